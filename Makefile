@@ -1,0 +1,37 @@
+# Two commands for newcomers: `make demo` and `make test`. Both set up `.venv` first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test slow check bench lock clean
+
+$(VENV)/ready: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "alws needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run make with PYTHON=python3.12 or the like")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: $(VENV)/ready  ## fit the pinwheel, with a progress bar, and say where the figure is
+	rm -rf runs/demo
+	$(BIN)/alws run pinwheel --preset desk --out runs/demo
+
+test: $(VENV)/ready  ## lint and the whole fast test suite
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q -n 2 --durations=10
+
+slow: $(VENV)/ready  ## the tests that take minutes
+	$(BIN)/python -m pytest -q -m slow --durations=10
+
+check: test  ## everything a change should pass, types included
+	$(BIN)/pyright
+
+bench: $(VENV)/ready  ## step times and efficiency, as JSON
+	$(BIN)/python benchmarks/step.py
+
+lock: $(VENV)/ready  ## pin the dependencies anew
+	$(BIN)/python -m pip freeze --exclude-editable > requirements.lock
+
+clean:
+	rm -rf $(VENV) runs build

@@ -1,0 +1,64 @@
+"""Which parts of γ are adapted, and how: §3.4. ALWS-F and ALWS-A are two values of one setting."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import optax
+
+BANDWIDTH_NAMES = frozenset({"log_bandwidth", "log_weight"})
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Adapt the bandwidth σ, the ridge λ and the weights of the features φ, from step `after` on.
+
+    Example: `Adapt(ridge=False, after=3000)` adapts σ and φ once 3000 steps are done.
+    """
+
+    bandwidth: bool = True
+    ridge: bool = True
+    features: bool = True
+    after: int = 0
+    learning_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.after < 0:
+            raise ValueError(f"`after` must not be negative, got {self.after}.")
+        if not self.learning_rate > 0:
+            raise ValueError(f"`learning_rate` must be positive, got {self.learning_rate}.")
+
+    @property
+    def anything(self) -> bool:
+        """Whether anything is adapted at all."""
+        return self.bandwidth or self.ridge or self.features
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam on γ."""
+        return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(self.learning_rate))
+
+
+ALWS_F = Adapt(bandwidth=False, ridge=False, features=False)
+"""The paper's ALWS-F: γ fixed at its start values."""
+
+ALWS_A = Adapt(ridge=False)
+"""The paper's ALWS-A for images: σ and φ adapted, λ fixed."""
+
+
+def hold_fixed(gradient_model: Any, adapt: Adapt) -> Any:
+    """The gradient model with the parts that are not adapted held constant."""
+
+    def hold(path: tuple, leaf: Any) -> Any:
+        names = {getattr(entry, "name", None) for entry in path}
+        if "log_ridge" in names:
+            adapted = adapt.ridge
+        elif names & BANDWIDTH_NAMES and "features" not in names:
+            adapted = adapt.bandwidth
+        else:
+            adapted = adapt.features
+        return leaf if adapted else jax.lax.stop_gradient(leaf)
+
+    arrays, rest = eqx.partition(gradient_model, eqx.is_inexact_array)
+    return eqx.combine(jax.tree_util.tree_map_with_path(hold, arrays), rest)

@@ -1,0 +1,101 @@
+"""What runs beside a fit: a progress bar, a metrics file, early stopping, or a user's function.
+
+A callback is called with a `Report` every `metrics_every` steps; one that returns True stops the
+fit.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Report(NamedTuple):
+    """Where a fit stands: the step, its metrics as plain numbers, and the model."""
+
+    step: int
+    steps: int
+    metrics: dict[str, float]
+    model: Any
+
+
+Callback = Callable[[Report], bool | None]
+
+
+@dataclass
+class EarlyStopping:
+    """Stop when a score has not risen by `least` for `patience` reports.
+
+    The score is the mean of J over the last `window` reports, or `score(model)` if given: a
+    held-out log likelihood, where there is one, is the better judge.
+
+    Example: `fit(..., callbacks=[EarlyStopping(patience=20)])`.
+    """
+
+    patience: int = 20
+    least: float = 1e-3
+    window: int = 10
+    score: Callable[[Any], float] | None = None
+    best: float = field(default=-np.inf, init=False)
+    waited: int = field(default=0, init=False)
+    recent: list[float] = field(default_factory=list, init=False)
+
+    def __call__(self, report: Report) -> bool:
+        if self.score is None:
+            self.recent = [*self.recent, report.metrics["objective"]][-self.window :]
+            if len(self.recent) < self.window:
+                return False
+            score = float(np.mean(self.recent))
+        else:
+            score = float(self.score(report.model))
+        if score > self.best + self.least:
+            self.best, self.waited = score, 0
+        else:
+            self.waited += 1
+        return self.waited >= self.patience
+
+
+class MetricsFile:
+    """Append every report to a file, one JSON object a line.
+
+    Example: `fit(..., callbacks=[MetricsFile("run/metrics.jsonl")])`.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+
+    def __call__(self, report: Report) -> None:
+        clean = {k: (v if np.isfinite(v) else None) for k, v in report.metrics.items()}
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": report.step, **clean}) + "\n")
+
+
+class ProgressBar:
+    """Steps done, J and the time left; silent when the output is not a terminal."""
+
+    def __init__(self, steps: int, start: int, show: bool | None):
+        wanted = sys.stderr.isatty() if show is None else show
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} steps"),
+            TextColumn("J {task.fields[objective]:.4g}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        self.progress = Progress(*columns, console=Console(stderr=True), disable=not wanted)
+        self.task = self.progress.add_task(
+            "fit", total=steps, completed=start, objective=float("nan")
+        )
+
+    def __call__(self, report: Report) -> None:
+        self.progress.update(
+            self.task, completed=report.step, objective=report.metrics["objective"]
+        )

@@ -1,0 +1,110 @@
+"""Checkpoints: arrays and a JSON header in one `.npz` file, written atomically, no code on loading.
+
+The file holds every array leaf of a pytree by its path, and the header says which run it belongs
+to. Loading never unpickles, checks each array's CRC, shape and dtype, and refuses a file that was
+cut short.
+"""
+
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+HEADER = "header.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used, with the reason and the remedy."""
+
+
+def save(path: Path, tree: PyTree, header: dict[str, Any]) -> None:
+    """Write the array leaves of `tree`; a crash at any moment leaves the old file or the new."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".partial")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(HEADER, json.dumps(header))
+        for name, leaf in _named_arrays(tree).items():
+            buffer = io.BytesIO()
+            np.save(buffer, np.asarray(_plain(leaf)), allow_pickle=False)
+            archive.writestr(name, buffer.getvalue())
+    with open(temporary, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def header(path: Path) -> dict[str, Any]:
+    """The header of a checkpoint."""
+    return json.loads(_read(Path(path), [HEADER])[HEADER])
+
+
+def load(path: Path, like: PyTree) -> PyTree:
+    """The pytree `like` with its arrays taken from the file."""
+    path = Path(path)
+    expected = _named_arrays(like)
+    contents = _read(path, list(expected))
+    loaded = {}
+    for name, leaf in expected.items():
+        try:
+            array = np.load(io.BytesIO(contents[name]), allow_pickle=False)
+        except ValueError as error:
+            raise CheckpointError(f"{path}: array {name} cannot be read: {error}.") from error
+        plain = _plain(leaf)
+        if array.shape != plain.shape or array.dtype != plain.dtype:
+            raise CheckpointError(
+                f"{path}: array {name} must be {plain.dtype}{list(plain.shape)} for this model, "
+                f"got {array.dtype}{list(array.shape)}. Resume with the model and settings it was "
+                "written with."
+            )
+        loaded[name] = _restore(array, leaf)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    return structure.unflatten([loaded.get(_name(p), leaf) for p, leaf in leaves])
+
+
+def _read(path: Path, names: list[str]) -> dict[str, bytes]:
+    if not path.exists():
+        raise CheckpointError(f"there is no checkpoint at {path}.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            missing = sorted(set(names) - set(archive.namelist()))
+            if missing:
+                raise CheckpointError(
+                    f"{path} lacks {len(missing)} of the arrays this model needs, such as "
+                    f"{missing[0]}. Resume with the model and settings it was written with."
+                )
+            return {name: archive.read(name) for name in names}
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is cut short or damaged ({error}). The file was left as it is; start again in "
+            "another directory, or put an undamaged copy in its place."
+        ) from error
+
+
+def _name(path: tuple) -> str:
+    return "leaf" + jax.tree_util.keystr(path)
+
+
+def _named_arrays(tree: PyTree) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {_name(p): leaf for p, leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray))}
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _restore(array: np.ndarray, leaf: Any) -> Any:
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
+    return jnp.asarray(array) if isinstance(leaf, jax.Array) else array

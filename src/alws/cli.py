@@ -1,0 +1,102 @@
+"""The command line: `alws list`, `alws run EXPERIMENT`, `alws resume DIR`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from alws.checkpoint import CheckpointError
+from alws.experiments import EXPERIMENTS, Claim, RunError, resume, start
+from alws.experiments.gallery import publish, update_readme
+
+app = typer.Typer(
+    help="Maximum likelihood for any latent-variable model that can be simulated.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """List the experiments."""
+    for experiment in EXPERIMENTS.values():
+        console.print(f"{experiment.name:22}{experiment.title}", highlight=False)
+
+
+@app.command("run")
+def run_experiment(
+    experiment: Annotated[str, typer.Argument(help="A name from `alws list`.")],
+    preset: Annotated[
+        str, typer.Option(help="quick: a minute; desk: ten minutes; paper: the paper's settings.")
+    ] = "desk",
+    seed: Annotated[int, typer.Option(help="Seed of every random number of the run.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory; default runs/EXPERIMENT-PRESET-SEED.")
+    ] = None,
+) -> None:
+    """Run an experiment of the paper and check its claims."""
+    if experiment not in EXPERIMENTS:
+        _fail(f"the experiment must be one of {', '.join(EXPERIMENTS)}; got {experiment!r}.")
+    directory = out or Path("runs") / f"{experiment}-{preset}-{seed}"
+    with _errors():
+        began = time.monotonic()
+        claims = start(EXPERIMENTS[experiment], preset, seed, directory)
+        _show(claims, directory, time.monotonic() - began)
+
+
+@app.command("resume")
+def resume_run(
+    directory: Annotated[Path, typer.Argument(help="A run directory.")],
+) -> None:
+    """Go on with a run that was stopped, from its last checkpoint."""
+    with _errors():
+        began = time.monotonic()
+        claims = resume(EXPERIMENTS, directory)
+        _show(claims, directory, time.monotonic() - began)
+
+
+@app.command("publish")
+def publish_run(
+    directory: Annotated[Path, typer.Argument(help="The directory of a finished desk run.")],
+    gallery: Annotated[Path, typer.Option(help="Where the gallery is.")] = Path("docs/gallery"),
+    readme: Annotated[Path, typer.Option(help="The file that holds the table.")] = Path(
+        "README.md"
+    ),
+) -> None:
+    """Copy a run's figure and claims to the gallery, and rebuild the README's claims table."""
+    with _errors():
+        publish(directory, gallery)
+        update_readme(gallery, readme)
+
+
+def _show(claims: list[Claim], directory: Path, seconds: float) -> None:
+    table = Table("claim", "paper", "measured", "holds")
+    for claim in claims:
+        row = (claim.claim, claim.paper, claim.measured)
+        table.add_row(*map(escape, row), "yes" if claim.holds else "[bold red]no[/]")
+    console.print(table)
+    console.print(f"figure: {directory / 'figure.png'}", highlight=False, soft_wrap=True)
+    console.print(f"claims: {directory / 'claims.json'}", highlight=False, soft_wrap=True)
+    console.print(f"took {seconds:.0f} s", highlight=False)
+
+
+def _fail(message: str) -> None:
+    Console(stderr=True).print(f"error: {escape(message)}", highlight=False, soft_wrap=True)
+    raise typer.Exit(2)
+
+
+class _errors:
+    """Turn the errors a user can mend into one line."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (RunError, CheckpointError)):
+            _fail(str(error))

@@ -1,0 +1,42 @@
+"""How far a regression on sleep samples can be trusted on the data.
+
+- held-out R²: the share of the variance of log p(z, x) that Ĵ explains on fresh sleep samples;
+- outside: the share of data points that lie outside the sleep samples (covariate shift, §3.5);
+- effective samples: how many sleep samples the mean weights w̄ spread over.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from alws.gradient_models.protocols import Smoother
+
+
+class Diagnostics(NamedTuple):
+    """Means over the last tenth of a fit's measurements, and totals over the whole fit."""
+
+    held_out_r2: float
+    outside: float
+    effective_samples: float
+    refused_steps: int
+    ridge_escalations: int
+    replaced_draws: int
+
+
+def effective_samples(weights: Float[Array, " sleep"]) -> Float[Array, ""]:
+    """(Σ|w|)²/Σw²: N for equal weights, 1 when a single sample has them all."""
+    tiny = jnp.finfo(weights.dtype).tiny
+    return jnp.abs(weights).sum() ** 2 / jnp.maximum((weights**2).sum(), tiny)
+
+
+def fraction_outside(smoother: Smoother, x: PyTree[Array]) -> Float[Array, ""]:
+    """The share of points farther from their nearest sleep sample than 99 % of these from theirs.
+
+    About 0.01 when the points come from the model itself, 1 when all lie outside its samples.
+    """
+    gram = smoother.gram
+    own = jnp.where(jnp.eye(gram.shape[0], dtype=bool), -jnp.inf, gram)
+    threshold = jnp.quantile(own.max(axis=0), 0.01)
+    nearest = smoother.similarity(x).max(axis=0)
+    return jnp.mean(nearest < threshold, dtype=gram.dtype)

@@ -1,0 +1,255 @@
+"""Three ways to write J_θ(x*) = E[log p_θ(z, x*) | x*] as a regression on sleep samples, §3.2–3.3.
+
+Each holds the regression's weights W at θ_t and gives J̄ = (1/M) Σ_m Ĵ(x*_m) as a function of θ,
+whose gradient at θ_t estimates that of the mean log likelihood:
+
+- `Joint`    J̄ = Σ_n w̄_n log p_θ(z_n, x_n), any model, one right-hand side however many data;
+- `Natural`  J̄ = (1/M) Σ_mn W_mn [η_θ(z_n)·s(x*_m) − Ψ_θ(z_n)], exponential families;
+- `Cross`    J̄ = (1/M) Σ_mn W_mn log p_θ(z_n, x*_m), any model, M×N densities.
+
+`direct_gradients` regresses the vectors ∇_θ log p_θ(z_n, x_n) themselves, eq. (manual_loss).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+from jaxtyping import Array, Float, PyTree
+
+from alws.gradient_models.protocols import Smoother
+from alws.model import Draws, condition_arguments, log_joint, log_joints, splits
+
+
+class Held(NamedTuple):
+    """What is held at θ_t while J̄ is differentiated in θ."""
+
+    mean_weights: Float[Array, " sleep"]
+    rest: PyTree
+
+
+@runtime_checkable
+class Estimate(Protocol):
+    """A way to write J as a regression on sleep samples."""
+
+    def hold(
+        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Held:
+        """The weights of the sleep samples for the wake batch x."""
+        ...
+
+    def objective(
+        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
+    ) -> Float[Array, ""]:
+        """J̄(θ), the weights held."""
+        ...
+
+    def predict(
+        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Float[Array, " points"]:
+        """Ĵ(x) of every point, to be compared with log p(z, x) of held-out sleep samples."""
+        ...
+
+
+def choose(model: Any) -> "Estimate":
+    """`Natural` for a model that gives an exponential-family likelihood, `Joint` otherwise."""
+    return Natural() if splits(model) else Joint()
+
+
+class Joint(eqx.Module):
+    """Regress log p_θ(z_n, x_n) on x_n."""
+
+    def hold(
+        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Held:
+        """w̄ = Wᵀ1/M."""
+        return Held(_mean_weights(smoother, x), None)
+
+    def objective(
+        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
+    ) -> Float[Array, ""]:
+        """Σ_n w̄_n log p_θ(z_n, x_n), differentiated with weights w̄_n − 1/N.
+
+        The score has mean zero over sleep samples, so taking its mean off changes nothing in
+        expectation; where data and model agree, w̄ is nearly 1/N and all the noise goes with it.
+        """
+        values = log_joints(model, sleep, condition)
+        return held.mean_weights @ values - values.mean() + jax.lax.stop_gradient(values.mean())
+
+    def predict(
+        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Float[Array, " points"]:
+        """W log p(z, x)."""
+        return smoother.predict(x, log_joints(model, sleep, condition)[:, None])[:, 0]
+
+
+class Cross(eqx.Module):
+    """Regress log p_θ(z_n, x*) on x_n, for each wake point x*: exact in x*, M×N densities.
+
+    Made for one or a few wake points, such as a single sequence.
+    """
+
+    def hold(
+        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Held:
+        """W and the wake points."""
+        weights = smoother.weights(x)
+        return Held(weights.mean(axis=0), (weights / weights.shape[0], x))
+
+    def objective(
+        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
+    ) -> Float[Array, ""]:
+        """Σ_mn W_mn log p_θ(z_n, x*_m) / M."""
+        return self._sums(model, sleep, *held.rest, condition).sum()
+
+    def predict(
+        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Float[Array, " points"]:
+        """Σ_n W_mn log p(z_n, x_m)."""
+        return self._sums(model, sleep, smoother.weights(x), x, condition)
+
+    def _sums(
+        self, model: Any, sleep: Draws, weights: Array, x: PyTree, condition: PyTree | None
+    ) -> Float[Array, " points"]:
+        def one(row: tuple[Array, PyTree]) -> Array:
+            w, point = row
+            return w @ jax.vmap(lambda z: log_joint(model, z, point, condition))(sleep.z)
+
+        return jax.lax.map(jax.checkpoint(one), (weights, x))
+
+
+class Natural(eqx.Module):
+    """Regress η_θ(z_n) and Ψ_θ(z_n) = log Z − log p_θ(z) on x_n, §3.3.
+
+    Leaves of η and terms of Ψ that do not depend on z enter exactly, without regression.
+    """
+
+    def hold(
+        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Held:
+        """Cotangents Wᵀs(X*)/M for η, w̄ = Wᵀ1/M for Ψ, and the mean of s for z-free leaves."""
+        statistics, base = _statistics(model, sleep, x, condition)
+        latent, _ = _depends_on_latent(model, sleep, condition)
+        points = statistics[0].shape[0]
+        regressed = [s for s, moves in zip(statistics, latent, strict=True) if moves]
+        columns = jnp.concatenate([*regressed, jnp.ones((points, 1), base.dtype)], axis=1)
+        pulled = smoother.pull(x, columns / points)
+        sizes = [s.shape[1] for s in regressed]
+        pieces = iter(jnp.split(pulled[:, :-1], _ends(sizes), axis=1))
+        cotangents = [
+            next(pieces) if moves else s.mean(axis=0)
+            for s, moves in zip(statistics, latent, strict=True)
+        ]
+        return Held(pulled[:, -1], (cotangents, base.mean()))
+
+    def objective(
+        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
+    ) -> Float[Array, ""]:
+        """Σ_n η_θ(z_n)·(Wᵀs/M)_n − Σ_n w̄_n Ψ_θ(z_n)."""
+        cotangents, base = held.rest
+        natural, terms = _natural(model, sleep, condition)
+        in_eta, in_psi = _depends_on_latent(model, sleep, condition)
+        value = base
+        for eta, cotangent, moves in zip(natural, cotangents, in_eta, strict=True):
+            value += jnp.sum(cotangent * (eta if moves else eta[0]))
+        for psi, moves in zip(terms, in_psi, strict=True):
+            value -= held.mean_weights @ psi if moves else psi[0]
+        return value
+
+    def predict(
+        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Float[Array, " points"]:
+        """Σ_n W_mn [η(z_n)·s(x_m) − Ψ(z_n)]."""
+        statistics, value = _statistics(model, sleep, x, condition)
+        natural, terms = _natural(model, sleep, condition)
+        in_eta, in_psi = _depends_on_latent(model, sleep, condition)
+        regressed = jnp.zeros(())
+        for eta, s, moves in zip(natural, statistics, in_eta, strict=True):
+            if moves:
+                regressed = regressed + s @ eta.T
+            else:
+                value = value + s @ eta[0]
+        for psi, moves in zip(terms, in_psi, strict=True):
+            if moves:
+                regressed = regressed - psi
+            else:
+                value = value - psi[0]
+        return value + (smoother.weights(x) * regressed).sum(axis=1)
+
+
+def direct_gradients(
+    model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None = None
+) -> PyTree[Array]:
+    """Δ̂(x*_m) = Σ_n W_mn ∇_θ log p_θ(z_n, x_n) for every wake point: eq. (manual_loss).
+
+    Returns θ's pytree with one more leading axis, the wake points. It holds N gradients at once;
+    their mean over the points equals the gradient of `Joint`'s J̄.
+    """
+    parameters, rest = eqx.partition(model, eqx.is_inexact_array)
+
+    def gradient(z: PyTree, observation: PyTree) -> PyTree:
+        return jax.grad(lambda p: log_joint(eqx.combine(p, rest), z, observation, condition))(
+            parameters
+        )
+
+    gradients = jax.vmap(gradient)(*sleep)
+    weights = smoother.weights(x)
+    return jax.tree.map(lambda g: jnp.tensordot(weights, g, axes=1), gradients)
+
+
+def _mean_weights(smoother: Smoother, x: PyTree) -> Float[Array, " sleep"]:
+    points = jax.tree.leaves(x)[0].shape[0]
+    return smoother.pull(x, jnp.full((points, 1), 1 / points, smoother.gram.dtype))[:, 0]
+
+
+def _parts(model: Any, condition: PyTree | None) -> Callable[[PyTree], tuple[list, list]]:
+    """z ↦ the leaves of η(z), flattened, and the terms of Ψ(z)."""
+    args = condition_arguments(condition)
+
+    def parts(z: PyTree) -> tuple[list[Array], list[Array]]:
+        likelihood = model.likelihood(z, *args)
+        natural = [jnp.ravel(eta) for eta in jax.tree.leaves(likelihood.natural_parameters())]
+        return natural, [*likelihood.log_normaliser(), -model.log_prior(z, *args)]
+
+    return parts
+
+
+def _natural(
+    model: Any, sleep: Draws, condition: PyTree | None
+) -> tuple[list[Float[Array, "sleep entries"]], list[Float[Array, " sleep"]]]:
+    return jax.vmap(_parts(model, condition))(sleep.z)
+
+
+def _statistics(
+    model: Any, sleep: Draws, x: PyTree, condition: PyTree | None
+) -> tuple[list[Float[Array, "points entries"]], Float[Array, " points"]]:
+    """The leaves of s(x), flattened, and log h(x), of every point."""
+    first = jax.tree.map(lambda a: a[0], sleep.z)
+    likelihood = model.likelihood(first, *condition_arguments(condition))
+
+    def statistics(point: PyTree) -> tuple[list[Array], Array]:
+        leaves = jax.tree.leaves(likelihood.sufficient_statistics(point))
+        return [jnp.ravel(s) for s in leaves], likelihood.log_base(point)
+
+    return jax.lax.stop_gradient(jax.vmap(statistics)(x))
+
+
+def _depends_on_latent(
+    model: Any, sleep: Draws, condition: PyTree | None
+) -> tuple[list[bool], list[bool]]:
+    """Which leaves of η and which terms of Ψ depend on z, read off the traced program."""
+    first = jax.tree.map(lambda a: a[0], sleep.z)
+    closed, shape = jax.make_jaxpr(_parts(model, condition), return_shape=True)(first)
+    reached = set(closed.jaxpr.invars)
+    for equation in closed.jaxpr.eqns:
+        if any(not isinstance(v, Literal) and v in reached for v in equation.invars):
+            reached.update(equation.outvars)
+    flags = [not isinstance(v, Literal) and v in reached for v in closed.jaxpr.outvars]
+    return jax.tree.unflatten(jax.tree.structure(shape), flags)
+
+
+def _ends(sizes: list[int]) -> list[int]:
+    """Where to cut columns of these sizes apart."""
+    return [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]

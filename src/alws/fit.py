@@ -1,0 +1,188 @@
+"""`fit`: maximum likelihood for any model that can be simulated. A thin loop around the step."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from alws import checkpoint as checkpoints
+from alws import defaults
+from alws.callbacks import Callback, ProgressBar, Report
+from alws.checks import at_least
+from alws.diagnostics import Diagnostics
+from alws.estimates import choose
+from alws.problem import Problem, prepare
+from alws.runtime import enable_compilation_cache, one_lapack_thread
+from alws.wake_sleep import Info, Settings, State, WakeSleep
+
+
+@dataclass(frozen=True)
+class Result:
+    """A fitted model with everything that says how it came about."""
+
+    model: Any
+    gradient_model: Any
+    state: State
+    metrics: dict[str, np.ndarray]
+    diagnostics: Diagnostics
+    steps: int
+    algorithm: WakeSleep
+
+
+def fit(
+    model: Any,
+    data: PyTree,
+    *,
+    key: Key[Array, ""],
+    steps: int,
+    settings: Settings = Settings(),
+    conditions: PyTree | None = None,
+    log_prior: Callable[[Any], Array] | None = None,
+    batch_size: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 500,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> Result:
+    """Fit θ, the floating-point arrays of `model`, to `data` by maximum likelihood.
+
+    `data` has the observations as leading axis. `conditions`, if the model takes one, has one entry
+    for each observation. `log_prior(model)` is log p(θ) for the whole data set: the objective is
+    Σ log p_θ(x) + log p(θ). `checkpoint` is a file, written every `checkpoint_every` steps and at
+    the end; with `resume=True` the fit goes on from it, bit for bit as if it had not stopped.
+
+    Example:
+        >>> result = alws.fit(Mixture(logits, means), data, key=jax.random.key(0), steps=2000)
+        >>> result.model.means
+    """
+    enable_compilation_cache()
+    problem = prepare(model, data, key, steps, settings, conditions, batch_size)
+    algorithm = _choose(problem, steps, settings, log_prior, key)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None:
+        at_least("checkpoint_every", checkpoint_every, 1)
+        if path.exists() and not resume:
+            raise FileExistsError(
+                f"the checkpoint {path} already exists. Pass `resume=True` to go on from it, or "
+                "another path; nothing was overwritten."
+            )
+    state, history = _start(algorithm, problem, key, path if resume else None)
+    first = int(state.step)
+    advance = eqx.filter_jit(partial(_advance, algorithm), donate="none")
+    bar = ProgressBar(steps, first, progress)
+    with one_lapack_thread(), bar.progress:
+        for i in range(first, steps):
+            state, info = advance(state, problem, key)
+            last = i + 1 == steps
+            stop = False
+            if i % settings.measure_every == 0 or last:
+                history = _record(history, i, info, state)
+                report = Report(
+                    i + 1, steps, {k: v[-1].item() for k, v in history.items()}, state.model
+                )
+                stop = any([bool(callback(report)) for callback in (bar, *callbacks)])
+            if path is not None and ((i + 1) % checkpoint_every == 0 or last or stop):
+                _save(path, state, history, key)
+            if stop:
+                break
+    return _result(algorithm, state, history)
+
+
+def _choose(
+    problem: Problem,
+    steps: int,
+    settings: Settings,
+    log_prior: Callable[[Any], Array] | None,
+    key: Key[Array, ""],
+) -> WakeSleep:
+    """Fill in what the user left open."""
+    gradient_model = settings.gradient_model
+    if gradient_model is None:
+        gradient_model = defaults.gradient_model(problem.data, jax.random.fold_in(key, 1))
+    return WakeSleep(
+        gradient_model,
+        settings.estimate or choose(problem.model),
+        settings.optimiser or defaults.optimiser(steps),
+        settings,
+        log_prior,
+        problem.size,
+        settings.optimiser is None if settings.natural_units is None else settings.natural_units,
+    )
+
+
+def _advance(
+    algorithm: WakeSleep, state: State, problem: Problem, key: Key[Array, ""]
+) -> tuple[State, Info]:
+    """One step with its own batch and random numbers, all on the device."""
+    batch_key, step_key = jax.random.split(key)
+    x, conditions = problem.batch(state.step, batch_key)
+    return algorithm.step(state, x, jax.random.fold_in(step_key, state.step), conditions)
+
+
+def _start(
+    algorithm: WakeSleep, problem: Problem, key: Key[Array, ""], path: Path | None
+) -> tuple[State, dict[str, np.ndarray]]:
+    """The first state, or the one a checkpoint holds, with the metrics so far."""
+    state = eqx.filter_jit(algorithm.init)(problem.model, problem.first_draws)
+    history = {name: np.zeros(0, np.float64) for name in METRICS}
+    if path is None:
+        return state, history
+    header = checkpoints.header(path)
+    sized = {name: np.zeros(header["reports"], np.float64) for name in METRICS}
+    saved = checkpoints.load(path, {"state": state, "history": sized, "key": key})
+    if not bool((jax.random.key_data(saved["key"]) == jax.random.key_data(key)).all()):
+        raise checkpoints.CheckpointError(
+            f"{path} was written by a fit with another key. Resume with the key it was started "
+            "with, so that it goes on as if it had not stopped."
+        )
+    return saved["state"], saved["history"]
+
+
+METRICS = ("step", *Info._fields, "refused_steps", "ridge_escalations", "replaced_draws")
+
+
+def _record(
+    history: dict[str, np.ndarray], step: int, info: Info, state: State
+) -> dict[str, np.ndarray]:
+    """The history with one more row, fetched from the device."""
+    row = {"step": step, **jax.device_get({**info._asdict(), **state.counts._asdict()})}
+    return {name: np.append(values, float(row[name])) for name, values in history.items()}
+
+
+def _save(path: Path, state: State, history: dict[str, np.ndarray], key: Key[Array, ""]) -> None:
+    header = {"format": 1, "step": int(state.step), "reports": len(history["step"])}
+    checkpoints.save(path, {"state": state, "history": history, "key": key}, header)
+
+
+def _result(algorithm: WakeSleep, state: State, history: dict[str, np.ndarray]) -> Result:
+    """The result, with diagnostics averaged over the last tenth of the reports."""
+    tail = max(1, len(history["step"]) // 10)
+
+    def recent(name: str) -> float:
+        values = history[name][-tail:]
+        values = values[np.isfinite(values)]
+        return float(values.mean()) if len(values) else float("nan")
+
+    counts = jax.device_get(state.counts)
+    diagnostics = Diagnostics(
+        recent("held_out_r2"),
+        recent("outside"),
+        recent("effective_samples"),
+        *(int(count) for count in counts),
+    )
+    return Result(
+        state.model,
+        state.gradient_model,
+        state,
+        history,
+        diagnostics,
+        int(state.step),
+        algorithm,
+    )

@@ -1,0 +1,107 @@
+"""Exact kernel ridge regression, §3.2: Ĵ(x*) = k*ᵀ (K + λI)⁻¹ y, one factor for all targets.
+
+The prediction is linear in the targets, Ĵ(x*) = W(x*) y, with weights W that depend on x alone. So
+∇_θ Ĵ(x*) = W(x*) ∇_θ y: the regression of J, differentiated, is the regression of the gradient.
+
+`ridge` is λ on the scale of the paper's table: it is added to the diagonal as it is, `K + ridge·I`,
+where the paper writes λN. With an intercept the weights sum to one, W + (1 − W1)/N, so that what
+does not depend on x is predicted exactly instead of being shrunk towards zero.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from alws.kernels import Kernel
+from alws.linear_algebra import Factor, factorise, solve
+
+
+class KernelRidge(eqx.Module):
+    """The parameters γ = (kernel, λ) of the regression.
+
+    Example: `KernelRidge(SquaredExponential(), ridge=0.01)`.
+    """
+
+    kernel: Kernel
+    log_ridge: Float[Array, ""]
+    intercept: bool = eqx.field(static=True)
+    draw_in: bool = eqx.field(static=True)
+
+    def __init__(
+        self, kernel: Kernel, *, ridge: float = 0.01, intercept: bool = True, draw_in: bool = True
+    ):
+        if not ridge > 0:
+            raise ValueError(
+                f"`ridge` must be positive, got {ridge}. It is added to the diagonal of the Gram "
+                "matrix as it is; 0.001 to 0.1 is usual."
+            )
+        self.kernel = kernel
+        self.log_ridge = jnp.log(jnp.array(ridge, float))
+        self.intercept = intercept
+        self.draw_in = draw_in
+
+    def initialise(self, x: PyTree[Array]) -> "KernelRidge":
+        """γ with the bandwidth set from a first batch of sleep observations."""
+        return eqx.tree_at(lambda g: g.kernel, self, self.kernel.initialise(x))
+
+    def fit(self, x: PyTree[Array]) -> "FittedKernelRidge":
+        """Factorise the Gram matrix of the sleep observations."""
+        embedded = self.kernel.embed(x)
+        kernel = self.kernel.calibrate(embedded)
+        embedded = kernel.place(embedded)
+        gram = kernel.gram(embedded, embedded)
+        ridge = jnp.exp(self.log_ridge).astype(gram.dtype)
+        return FittedKernelRidge(
+            kernel, embedded, gram, ridge, factorise(gram, ridge), self.intercept, self.draw_in
+        )
+
+
+class FittedKernelRidge(eqx.Module):
+    """The regression on one set of sleep samples: a linear smoother, prediction = W·targets."""
+
+    kernel: Kernel
+    embedded: PyTree[Array]
+    gram: Float[Array, "sleep sleep"]
+    ridge: Float[Array, ""]
+    factor: Factor
+    intercept: bool = eqx.field(static=True)
+    draw_in: bool = eqx.field(static=True)
+
+    def _cross(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
+        points = self.kernel.place(self.kernel.embed(x))
+        if self.draw_in:
+            points = self.kernel.draw_in(points, self.embedded)
+        return self.kernel.gram(self.embedded, points)
+
+    def _solve(self, b: Float[Array, "sleep targets"]) -> Float[Array, "sleep targets"]:
+        return solve(self.gram, self.ridge, self.factor, b)
+
+    def weights(self, x: PyTree[Array]) -> Float[Array, "points sleep"]:
+        """W: how much each sleep sample counts for each point."""
+        plain = self._solve(self._cross(x)).T
+        if not self.intercept:
+            return plain
+        return plain + (1 - plain.sum(axis=1, keepdims=True)) / plain.shape[1]
+
+    def predict(
+        self, x: PyTree[Array], targets: Float[Array, "sleep targets"]
+    ) -> Float[Array, "points targets"]:
+        """W·targets."""
+        mean = targets.mean(axis=0) if self.intercept else jnp.zeros(())
+        return self._cross(x).T @ self._solve(targets - mean) + mean
+
+    def pull(
+        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
+    ) -> Float[Array, "sleep targets"]:
+        """Wᵀ·cotangents: what the points ask of each sleep sample. Solves for the fewer columns."""
+        points, targets = cotangents.shape
+        if targets >= points:
+            return self.weights(x).T @ cotangents
+        plain = self._solve(self._cross(x) @ cotangents)
+        if not self.intercept:
+            return plain
+        return plain + (cotangents.sum(axis=0) - plain.sum(axis=0)) / plain.shape[0]
+
+    def similarity(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
+        """k between every sleep sample and every point as it is, for diagnostics."""
+        return self.kernel.gram(self.embedded, self.kernel.place(self.kernel.embed(x)))

@@ -1,0 +1,55 @@
+"""What the algorithm asks of a gradient model that is a linear smoother."""
+
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Array, Float, PyTree
+
+from alws.linear_algebra import Factor
+
+
+@runtime_checkable
+class Smoother(Protocol):
+    """A regression fitted to sleep samples: prediction = W·targets, W a function of x alone."""
+
+    @property
+    def gram(self) -> Float[Array, "sleep sleep"]:
+        """k of every pair of sleep samples."""
+        ...
+
+    @property
+    def factor(self) -> Factor:
+        """The factor behind W, with the ridge it took."""
+        ...
+
+    def weights(self, x: PyTree[Array]) -> Float[Array, "points sleep"]:
+        """W at these points."""
+        ...
+
+    def predict(
+        self, x: PyTree[Array], targets: Float[Array, "sleep targets"]
+    ) -> Float[Array, "points targets"]:
+        """W·targets."""
+        ...
+
+    def pull(
+        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
+    ) -> Float[Array, "sleep targets"]:
+        """Wᵀ·cotangents."""
+        ...
+
+    def similarity(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
+        """k between sleep samples and points."""
+        ...
+
+
+@runtime_checkable
+class GradientModel(Protocol):
+    """The parameters γ of such a regression: a pytree whose float arrays can be adapted."""
+
+    def initialise(self, x: PyTree[Array]) -> Any:
+        """γ with its scales set from a first batch of sleep observations."""
+        ...
+
+    def fit(self, x: PyTree[Array]) -> Smoother:
+        """The regression on these sleep observations."""
+        ...

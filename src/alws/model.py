@@ -1,0 +1,136 @@
+"""The model contract: anything that can be simulated and scored.
+
+A model is an Equinox module that describes one example at a time:
+
+- `sample(key) -> (z, x)`, one draw from p_θ(z, x); `z` is any pytree, `x` an array or a pytree;
+- `log_joint(z, x) -> scalar`, log p_θ(z, x), differentiable in θ.
+
+θ is the floating-point array leaves of the module. Python numbers and NumPy arrays in its fields
+are constants.
+
+A model whose likelihood is an exponential family (§3.3 of the paper) gives instead
+
+- `sample_latent(key) -> z`, `log_prior(z) -> scalar` and `likelihood(z)`, an object of
+  `alws.likelihoods`,
+
+and a conditional model takes one more positional argument, the condition, in each of these.
+
+The functions below give every such model the same two verbs, `sample` and `log_joint`.
+"""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A model given by its simulator and its log joint density."""
+
+    def sample(self, key: Key[Array, ""], /, *condition: Any) -> tuple[PyTree, PyTree]:
+        """One draw (z, x) from p_θ(z, x)."""
+        ...
+
+    def log_joint(self, z: PyTree, x: PyTree, /, *condition: Any) -> Float[Array, ""]:
+        """log p_θ(z, x)."""
+        ...
+
+
+@runtime_checkable
+class ExponentialFamilyModel(Protocol):
+    """A model given by its prior and an exponential-family likelihood, p_θ(z) p_θ(x | z)."""
+
+    def sample_latent(self, key: Key[Array, ""], /, *condition: Any) -> PyTree:
+        """One draw z from p_θ(z)."""
+        ...
+
+    def log_prior(self, z: PyTree, /, *condition: Any) -> Float[Array, ""]:
+        """log p_θ(z)."""
+        ...
+
+    def likelihood(self, z: PyTree, /, *condition: Any) -> Any:
+        """p_θ(x | z), an `alws.likelihoods.Likelihood`."""
+        ...
+
+
+class Draws(NamedTuple):
+    """A batch of latents and observations; every leaf has the batch as its leading axis."""
+
+    z: PyTree
+    x: PyTree
+
+
+def condition_arguments(condition: PyTree | None) -> tuple[PyTree, ...]:
+    """The positional arguments that a condition adds to a model's methods."""
+    return () if condition is None else (condition,)
+
+
+def splits(model: Any) -> bool:
+    """Whether the model gives the parts that the exponential-family split needs.
+
+    Example: `splits(FactorAnalysis(...))` is true when it has `sample_latent`, `log_prior` and
+    `likelihood`.
+    """
+    return isinstance(model, ExponentialFamilyModel)
+
+
+def sample(model: Any, key: Key[Array, ""], condition: PyTree | None = None) -> Draws:
+    """One draw (z, x) ~ p_θ, whichever way the model was given."""
+    args = condition_arguments(condition)
+    if hasattr(model, "sample"):
+        return Draws(*model.sample(key, *args))
+    latent_key, observation_key = jax.random.split(key)
+    z = model.sample_latent(latent_key, *args)
+    return Draws(z, model.likelihood(z, *args).sample(observation_key))
+
+
+def log_joint(
+    model: Any, z: PyTree, x: PyTree, condition: PyTree | None = None
+) -> Float[Array, ""]:
+    """log p_θ(z, x), whichever way the model was given."""
+    args = condition_arguments(condition)
+    if hasattr(model, "log_joint"):
+        return model.log_joint(z, x, *args)
+    return model.log_prior(z, *args) + model.likelihood(z, *args).log_prob(x)
+
+
+def log_joints(model: Any, draws: Draws, condition: PyTree | None = None) -> Float[Array, " batch"]:
+    """log p_θ(z_n, x_n) of every draw."""
+    return jax.vmap(lambda z, x: log_joint(model, z, x, condition))(draws.z, draws.x)
+
+
+def finite(tree: PyTree) -> Array:
+    """Which rows of a batched pytree hold only finite numbers."""
+    rows = [
+        jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
+        for leaf in jax.tree.leaves(tree)
+        if eqx.is_inexact_array(leaf)
+    ]
+    return jnp.stack(rows).all(axis=0) if rows else jnp.array(True)
+
+
+def draw(
+    model: Any, key: Key[Array, ""], number: int, condition: PyTree | None = None
+) -> tuple[Draws, Array]:
+    """`number` independent draws from p_θ, and how many of them were not finite.
+
+    A draw that is not finite (a simulator that overflowed) is replaced by a finite one, so that no
+    NaN reaches the regression; nothing is differentiated.
+    """
+    model = jax.lax.stop_gradient(model) if eqx.is_array(model) else _held(model)
+    draws = jax.vmap(lambda k: sample(model, k, condition))(jax.random.split(key, number))
+    good = jnp.broadcast_to(finite(draws), (number,))
+    source = jnp.where(good, jnp.arange(number), jnp.argmax(good))
+    clean = jax.lax.cond(
+        good.all(), lambda d: d, lambda d: jax.tree.map(lambda a: a[source], d), draws
+    )
+    return clean, number - good.sum()
+
+
+def _held(model: Any) -> Any:
+    """The model with its parameters held constant."""
+    arrays, rest = eqx.partition(model, eqx.is_inexact_array)
+    return eqx.combine(jax.lax.stop_gradient(arrays), rest)

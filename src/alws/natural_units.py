@@ -1,0 +1,45 @@
+"""Steps in natural units: each parameter measured by how much one complete observation tells of it.
+
+F_i = E[(∂ log p_θ(z, x)/∂θ_i)²] over sleep samples is the complete-data information on θ_i, and
+1/√F_i the change in θ_i that one observation could tell from noise. An optimiser that works in
+θ_i·√F_i sees no difference between metres and millimetres: the mean of data near 50 with deviation
+7 and one of deviation 0.02 move at the pace each deserves.
+
+One pullback of random signs ε_n estimates all F_i at once: E[(Σ_n ε_n s_ni)²] = Σ_n s_ni².
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from alws.model import Draws, log_joints
+
+SLOWEST = 0.02
+"""The least weight of a new estimate in the running mean."""
+
+
+def information(
+    model: Any, sleep: Draws, key: Key[Array, ""], condition: PyTree | None
+) -> PyTree[Array]:
+    """An unbiased estimate of F_i for every parameter, from one set of sleep samples."""
+    values, pullback = eqx.filter_vjp(lambda m: log_joints(m, sleep, condition), model)
+    signs = jax.random.rademacher(key, values.shape, values.dtype)
+    return jax.tree.map(lambda g: g**2 / values.size, pullback(signs)[0])
+
+
+def running_mean(old: PyTree[Array], new: PyTree[Array], step: Int[Array, ""]) -> PyTree[Array]:
+    """The mean of the estimates so far, old ones forgotten, what is not finite left out."""
+    rate = jnp.maximum(1 / (step + 1.0), SLOWEST)
+
+    def move(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.where(jnp.isfinite(b), a + rate.astype(a.dtype) * (b - a), a)
+
+    return jax.tree.map(move, old, new)
+
+
+def units(info: PyTree[Array]) -> PyTree[Array]:
+    """1/√F_i, at most 100: a parameter that the data say nothing of must not run away."""
+    return jax.tree.map(lambda f: jax.lax.rsqrt(f + 1e-4), info)

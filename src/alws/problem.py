@@ -1,0 +1,91 @@
+"""A fit's model and data, checked, with the batch of each step."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, PyTree
+
+from alws import defaults
+from alws.checks import (
+    FEWEST_SLEEP_SAMPLES,
+    at_least,
+    check_data,
+    check_log_joint,
+    check_model,
+    match_data,
+)
+from alws.model import Draws
+from alws.wake_sleep import Settings
+
+
+class Problem(eqx.Module):
+    """What is fitted to what."""
+
+    model: Any
+    data: PyTree[Array]
+    conditions: PyTree[Array] | None
+    first_draws: Draws
+    size: int = eqx.field(static=True)
+    batch_size: int = eqx.field(static=True)
+
+    def batch(self, step: Int[Array, ""], key: Key[Array, ""]) -> tuple[PyTree, PyTree | None]:
+        """The wake batch of a step: all data, or the step's share of a fresh order each epoch."""
+        if self.batch_size == self.size:
+            return self.data, self.conditions
+        per_epoch = self.size // self.batch_size
+        epoch, position = step // per_epoch, step % per_epoch
+        order = jax.random.permutation(jax.random.fold_in(key, epoch), self.size)
+        chosen = jax.lax.dynamic_slice(order, (position * self.batch_size,), (self.batch_size,))
+        return jax.tree.map(lambda a: a[chosen], (self.data, self.conditions))
+
+
+def prepare(
+    model: Any,
+    data: PyTree,
+    key: Key[Array, ""],
+    steps: int,
+    settings: Settings,
+    conditions: PyTree | None,
+    batch_size: int | None,
+) -> Problem:
+    """Check everything the user gave, before any long work."""
+    at_least("steps", steps, 1)
+    at_least("measure_every", settings.measure_every, 1)
+    at_least("theta_steps", settings.theta_steps, 1)
+    at_least("validation_samples", settings.validation_samples, 2)
+    at_least(
+        "sleep_samples",
+        settings.sleep_samples,
+        FEWEST_SLEEP_SAMPLES,
+        " The median distance and the regression need that many; 500 to 2000 is usual.",
+    )
+    check_model(model)
+    model = _strongly_typed(model)
+    size = check_data(data)
+    if conditions is not None:
+        given = check_data(conditions, "conditions")
+        if given != size:
+            raise ValueError(
+                f"`conditions` must have one entry for each observation, {size}; got {given}."
+            )
+        conditions = jax.tree.map(jnp.asarray, conditions)
+    if batch_size is None:
+        batch_size = defaults.batch_size(size, conditional=conditions is not None)
+    at_least("batch_size", batch_size, 1)
+    if batch_size > size:
+        raise ValueError(
+            f"`batch_size` must be at most the number of observations, {size}; got {batch_size}."
+        )
+    condition = jax.tree.map(lambda c: c[0], conditions)
+    data = match_data(model, data, key, condition)
+    draws = check_log_joint(model, key, settings.sleep_samples, condition)
+    return Problem(model, data, conditions, draws, size, batch_size)
+
+
+def _strongly_typed(model: Any) -> Any:
+    """Arrays made from Python numbers are weakly typed; an update would change that and recompile."""
+    return jax.tree.map(
+        lambda a: jax.lax.convert_element_type(a, a.dtype) if eqx.is_array(a) else a, model
+    )

@@ -1,0 +1,38 @@
+"""Small pieces of a step: an optimiser's update that can be refused, and choices on the device."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, PyTree
+
+
+def update(
+    optimiser: optax.GradientTransformation,
+    module: Any,
+    gradient: PyTree,
+    state: PyTree,
+    units: PyTree,
+) -> tuple[Any, PyTree, Bool[Array, ""]]:
+    """One step of the optimiser uphill, in these units, refused as a whole when not finite."""
+    parameters = eqx.filter(module, eqx.is_inexact_array)
+    downhill = jax.tree.map(lambda g, u: -g * u, gradient, units)
+    updates, new_state = optimiser.update(downhill, state, parameters)
+    new = eqx.apply_updates(module, jax.tree.map(lambda d, u: d * u, updates, units))
+    leaves = jax.tree.leaves((gradient, eqx.filter(new, eqx.is_inexact_array)))
+    fine = jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+    return select(fine, new, module), select(fine, new_state, state), fine
+
+
+def select(condition: Bool[Array, ""], yes: PyTree, no: PyTree) -> PyTree:
+    """`yes` or `no`, leaf by leaf; what is not an array is the same in both."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b) if eqx.is_array(a) else a, yes, no)
+
+
+def value_if(condition: Bool[Array, ""], function: Callable[[], Array]) -> Array:
+    """The value of a scalar function where it is wanted, NaN where not."""
+    shape = jax.eval_shape(function)
+    return jax.lax.cond(condition, function, lambda: jnp.full(shape.shape, jnp.nan, shape.dtype))

@@ -1,0 +1,300 @@
+"""Amortised learning by wake-sleep: Algorithm 1 of the paper, in its order.
+
+At θ_t, with sleep samples (z_n, x_n) ~ p_θt:
+
+1. sleep phase: fit the gradient model Ĵ_γ, a regression of log p_θ(z_n, x_n) on x_n;
+2. sleep phase: score Ĵ_γ on L held-out samples, E_γ = mean (Ĵ_γ(x'_l) − log p_θt(z'_l, x'_l))²,
+   and take one step on γ down ∇_γ E_γ;
+3. wake phase: take one step on θ up ∇_θ (1/M) Σ_m Ĵ_γ(x*_m), on real data x*_m.
+
+The three share one set of sleep samples and one factorisation: θ moves with the γ that was just
+scored, and the new γ serves from the next step on.
+
+`init` and `step` are pure; `step` compiles once. A step whose gradient is not finite leaves θ and
+its optimiser as they were, and is counted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from alws import natural_units
+from alws.adaptation import Adapt, hold_fixed
+from alws.diagnostics import effective_samples, fraction_outside
+from alws.estimates import Estimate
+from alws.gradient_models.protocols import GradientModel, Smoother
+from alws.model import Draws, draw, log_joints
+from alws.updates import select, update, value_if
+
+
+class Counts(NamedTuple):
+    """What went wrong so far and was dealt with."""
+
+    refused_steps: Int[Array, ""]
+    ridge_escalations: Int[Array, ""]
+    replaced_draws: Int[Array, ""]
+
+
+class State(NamedTuple):
+    """θ (in the model), γ (in the gradient model), their optimisers and the step number."""
+
+    model: Any
+    gradient_model: Any
+    theta_optimiser: PyTree
+    gamma_optimiser: PyTree
+    information: PyTree
+    step: Int[Array, ""]
+    counts: Counts
+
+
+class Info(NamedTuple):
+    """What a step saw. Diagnostics that cost extra are NaN on steps that do not measure them."""
+
+    objective: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+    held_out_r2: Float[Array, ""]
+    outside: Float[Array, ""]
+    effective_samples: Float[Array, ""]
+    ridge: Float[Array, ""]
+    accepted: Bool[Array, ""]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run the algorithm; `alws.fit` fills in what is left out to suit the problem.
+
+    `sleep_samples` is N and `validation_samples` L of Algorithm 1; `theta_steps` are taken on each
+    sleep phase; `natural_units` (see `alws.natural_units`) is on unless you give an optimiser.
+
+    Example: `Settings(sleep_samples=2000, adapt=alws.ALWS_F, optimiser=optax.adam(1e-3))`.
+    """
+
+    gradient_model: GradientModel | None = None
+    estimate: Estimate | None = None
+    optimiser: optax.GradientTransformation | None = None
+    sleep_samples: int = 1000
+    validation_samples: int = 200
+    adapt: Adapt = field(default_factory=Adapt)
+    theta_steps: int = 1
+    natural_units: bool | None = None
+    measure_every: int = 50
+
+
+@dataclass(frozen=True)
+class WakeSleep:
+    """The algorithm with all its choices made; `init` and `step` are pure.
+
+    Example: `WakeSleep(KernelRidge(SquaredExponential()), Joint(), optax.adam(1e-3), Settings())`.
+    """
+
+    gradient_model: GradientModel
+    estimate: Estimate
+    optimiser: optax.GradientTransformation
+    settings: Settings
+    log_prior: Callable[[Any], Array] | None = None
+    data_size: int = 1
+    natural_units: bool = False
+
+    def init(self, model: Any, draws: Draws) -> State:
+        """The state before the first step; γ's scales come from a first set of sleep samples."""
+        gamma = self.gradient_model.initialise(draws.x)
+        zero = jnp.array(0)
+        return State(
+            model,
+            gamma,
+            self.optimiser.init(eqx.filter(model, eqx.is_inexact_array)),
+            self.settings.adapt.optimiser.init(eqx.filter(gamma, eqx.is_inexact_array)),
+            jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array)),
+            zero,
+            Counts(zero, zero, zero),
+        )
+
+    def step(
+        self, state: State, x: PyTree, key: Key[Array, ""], conditions: PyTree | None = None
+    ) -> tuple[State, Info]:
+        """One iteration on a wake batch x, with one condition for each of its points if given."""
+        model, gamma = state.model, state.gradient_model
+        if conditions is None:
+            sleep, wake, objective = self.phases(state, x, key, None)
+        else:
+            sleep, wake, objective = self._phases_by_condition(state, x, key, conditions)
+
+        gamma, gamma_optimiser, _ = update(
+            self.settings.adapt.optimiser,
+            gamma,
+            jax.tree.map(jnp.negative, sleep.gamma_gradient),
+            state.gamma_optimiser,
+            jax.tree.map(jnp.ones_like, sleep.gamma_gradient),
+        )
+        if self.settings.adapt.anything and self.settings.adapt.after > 0:
+            started = state.step >= self.settings.adapt.after
+            gamma = select(started, gamma, state.gradient_model)
+            gamma_optimiser = select(started, gamma_optimiser, state.gamma_optimiser)
+
+        information = state.information
+        if self.natural_units:
+            information = natural_units.running_mean(information, wake.information, state.step)
+        units = natural_units.units(information) if self.natural_units else information
+        theta_optimiser, gradient, accepted = state.theta_optimiser, wake.gradient, jnp.array(True)
+        for i in range(self.settings.theta_steps):
+            if i > 0:
+                gradient = eqx.filter_grad(objective)(model)
+            gradient = self._add_prior(model, gradient)
+            model, theta_optimiser, fine = update(
+                self.optimiser, model, gradient, theta_optimiser, units
+            )
+            accepted &= fine
+
+        counts = Counts(
+            state.counts.refused_steps + ~accepted,
+            state.counts.ridge_escalations + sleep.escalations,
+            state.counts.replaced_draws + sleep.replaced,
+        )
+        info = Info(
+            wake.objective,
+            optax.tree.norm(gradient),
+            sleep.held_out_r2,
+            wake.outside,
+            wake.effective_samples,
+            sleep.ridge,
+            accepted,
+        )
+        state = State(
+            model, gamma, theta_optimiser, gamma_optimiser, information, state.step + 1, counts
+        )
+        return state, info
+
+    def phases(
+        self, state: State, x: PyTree, key: Key[Array, ""], condition: PyTree | None
+    ) -> tuple["SleepResult", "WakeResult", Callable[[Any], Array]]:
+        """Sleep, adapt and wake under one condition; J̄ as a function of θ comes back too."""
+        model, gamma = state.model, state.gradient_model
+
+        # Sleep phase: draw, and train the gradient model.
+        sleep, validation, replaced = self._draw(model, key, condition)
+        smoother, to_gamma = eqx.filter_vjp(
+            lambda g: hold_fixed(g, self.settings.adapt).fit(sleep.x), gamma
+        )
+
+        # Sleep phase: score it on held-out samples, and the gradient of the score in γ.
+        def score(smoother: Smoother) -> tuple[Array, Array]:
+            held_out = validation()
+            truth = log_joints(model, held_out, condition)
+            predicted = self.estimate.predict(model, smoother, sleep, held_out.x, condition)
+            variance = jax.lax.stop_gradient(truth.var() + jnp.finfo(truth.dtype).tiny)
+            error = jnp.mean((predicted - truth) ** 2) / variance
+            return error, 1 - error
+
+        def with_gradient() -> tuple[Array, PyTree]:
+            (_, r2), cotangent = eqx.filter_value_and_grad(score, has_aux=True)(smoother)
+            return r2, to_gamma(cotangent)[0]
+
+        def without_gradient() -> tuple[Array, PyTree]:
+            nothing = jax.tree.map(jnp.zeros_like, eqx.filter(gamma, eqx.is_inexact_array))
+            return value_if(measuring, lambda: score(smoother)[1]), nothing
+
+        measuring = state.step % self.settings.measure_every == 0
+        if not self.settings.adapt.anything:
+            r2, gamma_gradient = without_gradient()
+        elif self.settings.adapt.after > 0:
+            r2, gamma_gradient = jax.lax.cond(
+                state.step >= self.settings.adapt.after, with_gradient, without_gradient
+            )
+        else:
+            r2, gamma_gradient = with_gradient()
+
+        # Wake phase: the weights of the sleep samples for the data, and J̄'s gradient in θ.
+        held = jax.lax.stop_gradient(self.estimate.hold(model, smoother, sleep, x, condition))
+
+        def objective(model: Any) -> Array:
+            return self.estimate.objective(model, sleep, held, condition)
+
+        value, gradient = eqx.filter_value_and_grad(objective)(model)
+
+        information = None
+        if self.natural_units:
+            sign_key = jax.random.fold_in(key, 1)
+            information = natural_units.information(model, sleep, sign_key, condition)
+        factor = smoother.factor
+        return (
+            SleepResult(gamma_gradient, r2, factor.ridge, factor.escalations, replaced),
+            WakeResult(
+                gradient,
+                value,
+                value_if(measuring, lambda: fraction_outside(smoother, x)),
+                effective_samples(held.mean_weights),
+                information,
+            ),
+            objective,
+        )
+
+    def _draw(
+        self, model: Any, key: Key[Array, ""], condition: PyTree | None
+    ) -> tuple[Draws, Callable[[], Draws], Int[Array, ""]]:
+        """Sleep samples, and validation samples: at once when every step needs both."""
+        n, held_out = self.settings.sleep_samples, self.settings.validation_samples
+        if self.settings.adapt.anything:
+            draws, replaced = draw(model, key, n + held_out, condition)
+            sleep, rest = (
+                jax.tree.map(lambda a, s=s: a[s], draws) for s in (slice(n), slice(n, None))
+            )
+            return sleep, lambda: rest, replaced
+        sleep_key, validation_key = jax.random.split(key)
+        sleep, replaced = draw(model, sleep_key, n, condition)
+        return sleep, lambda: draw(model, validation_key, held_out, condition)[0], replaced
+
+    def _phases_by_condition(
+        self, state: State, x: PyTree, key: Key[Array, ""], conditions: PyTree
+    ) -> tuple["SleepResult", "WakeResult", Callable[[Any], Array]]:
+        """One gradient model per condition, one after the other; gradients averaged."""
+        if self.settings.theta_steps > 1:
+            raise ValueError(
+                "`theta_steps` must be 1 for a conditional model, got "
+                f"{self.settings.theta_steps}: each condition has sleep samples of its own. Use a "
+                "larger batch of conditions instead."
+            )
+        number = jax.tree.leaves(x)[0].shape[0]
+
+        def one(item: tuple[PyTree, PyTree, Array]) -> tuple["SleepResult", "WakeResult"]:
+            point, condition, key = item
+            batch = jax.tree.map(lambda a: a[None], point)
+            return self.phases(state, batch, key, condition)[:2]
+
+        results = jax.lax.map(one, (x, conditions, jax.random.split(key, number)))
+        sleep, wake = jax.tree.map(lambda a: a.mean(axis=0), results)
+        totals = jax.tree.map(jnp.sum, (results[0].escalations, results[0].replaced))
+        sleep = sleep._replace(escalations=totals[0], replaced=totals[1])
+        return sleep, wake, lambda model: wake.objective
+
+    def _add_prior(self, model: Any, gradient: PyTree) -> PyTree:
+        """∇ of log p(θ)/n, n the size of the whole data set, whatever the batch."""
+        if self.log_prior is None:
+            return gradient
+        prior = eqx.filter_grad(self.log_prior)(model)
+        return jax.tree.map(lambda g, p: g + p / self.data_size, gradient, prior)
+
+
+class SleepResult(NamedTuple):
+    """What the sleep phase gives."""
+
+    gamma_gradient: PyTree
+    held_out_r2: Float[Array, ""]
+    ridge: Float[Array, ""]
+    escalations: Int[Array, ""]
+    replaced: Int[Array, ""]
+
+
+class WakeResult(NamedTuple):
+    """What the wake phase gives."""
+
+    gradient: PyTree
+    objective: Float[Array, ""]
+    outside: Float[Array, ""]
+    effective_samples: Float[Array, ""]
+    information: PyTree | None
