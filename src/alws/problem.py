@@ -85,7 +85,7 @@ def prepare(
 
 
 def _strongly_typed(model: Any) -> Any:
-    """Arrays made from Python numbers are weakly typed; an update would change that and recompile."""
+    """Arrays made from Python numbers are weakly typed; an update would change that."""
     return jax.tree.map(
         lambda a: jax.lax.convert_element_type(a, a.dtype) if eqx.is_array(a) else a, model
     )

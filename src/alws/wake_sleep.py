@@ -241,10 +241,8 @@ class WakeSleep:
         n, held_out = self.settings.sleep_samples, self.settings.validation_samples
         if self.settings.adapt.anything:
             draws, replaced = draw(model, key, n + held_out, condition)
-            sleep, rest = (
-                jax.tree.map(lambda a, s=s: a[s], draws) for s in (slice(n), slice(n, None))
-            )
-            return sleep, lambda: rest, replaced
+            sleep = jax.tree.map(lambda a: a[:n], draws)
+            return sleep, lambda: jax.tree.map(lambda a: a[n:], draws), replaced
         sleep_key, validation_key = jax.random.split(key)
         sleep, replaced = draw(model, sleep_key, n, condition)
         return sleep, lambda: draw(model, validation_key, held_out, condition)[0], replaced
