@@ -1,8 +1,14 @@
-"""Check the shapes in every signature of the library while testing it."""
+"""Check the shapes in every signature while testing, and compile fast rather than well."""
 
 import os
+import tempfile
+from pathlib import Path
 
-os.environ.setdefault("ALWS_CACHE", "")
+CACHE = Path(tempfile.gettempdir()) / f"alws-tests-{os.getuid()}"
+os.environ["ALWS_CACHE"] = os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from jaxtyping import install_import_hook
 

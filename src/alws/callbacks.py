@@ -73,7 +73,7 @@ class MetricsFile:
     def __call__(self, report: Report) -> None:
         clean = {k: (v if np.isfinite(v) else None) for k, v in report.metrics.items()}
         with self.path.open("a") as file:
-            file.write(json.dumps({"step": report.step, **clean}) + "\n")
+            file.write(json.dumps({**clean, "step": report.step}) + "\n")
 
 
 class ProgressBar:

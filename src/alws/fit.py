@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Int, Key, PyTree
 
 from alws import checkpoint as checkpoints
 from alws import defaults
@@ -75,11 +75,12 @@ def fit(
             )
     state, history = _start(algorithm, problem, key, path if resume else None)
     first = int(state.step)
-    advance = eqx.filter_jit(partial(_advance, algorithm), donate="none")
+    seed = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
+    advance = eqx.filter_jit(partial(_advance, algorithm))
     bar = ProgressBar(steps, first, progress)
     with one_lapack_thread(), bar.progress:
         for i in range(first, steps):
-            state, info = advance(state, problem, key)
+            state, info = advance(state, problem, problem.batch(i, seed), key)
             last = i + 1 == steps
             stop = False
             if i % settings.measure_every == 0 or last:
@@ -118,12 +119,15 @@ def _choose(
 
 
 def _advance(
-    algorithm: WakeSleep, state: State, problem: Problem, key: Key[Array, ""]
+    algorithm: WakeSleep,
+    state: State,
+    problem: Problem,
+    chosen: Int[Array, " batch"] | None,
+    key: Key[Array, ""],
 ) -> tuple[State, Info]:
     """One step with its own batch and random numbers, all on the device."""
-    batch_key, step_key = jax.random.split(key)
-    x, conditions = problem.batch(state.step, batch_key)
-    return algorithm.step(state, x, jax.random.fold_in(step_key, state.step), conditions)
+    x, conditions = problem.select(chosen)
+    return algorithm.step(state, x, jax.random.fold_in(key, state.step), conditions)
 
 
 def _start(

@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from alws import defaults
@@ -30,14 +31,18 @@ class Problem(eqx.Module):
     size: int = eqx.field(static=True)
     batch_size: int = eqx.field(static=True)
 
-    def batch(self, step: Int[Array, ""], key: Key[Array, ""]) -> tuple[PyTree, PyTree | None]:
-        """The wake batch of a step: all data, or the step's share of a fresh order each epoch."""
+    def batch(self, step: int, seed: tuple[int, ...]) -> Int[Array, " batch"] | None:
+        """The observations a step sees: None for all, or its share of each epoch's fresh order."""
         if self.batch_size == self.size:
+            return None
+        epoch, position = divmod(step, self.size // self.batch_size)
+        order = np.random.default_rng((*seed, epoch)).permutation(self.size)
+        return jnp.asarray(order[position * self.batch_size :][: self.batch_size])
+
+    def select(self, chosen: Int[Array, " batch"] | None) -> tuple[PyTree, PyTree | None]:
+        """These observations and their conditions."""
+        if chosen is None:
             return self.data, self.conditions
-        per_epoch = self.size // self.batch_size
-        epoch, position = step // per_epoch, step % per_epoch
-        order = jax.random.permutation(jax.random.fold_in(key, epoch), self.size)
-        chosen = jax.lax.dynamic_slice(order, (position * self.batch_size,), (self.batch_size,))
         return jax.tree.map(lambda a: a[chosen], (self.data, self.conditions))
 
 

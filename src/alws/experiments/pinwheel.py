@@ -144,7 +144,8 @@ def claims(model: Pinwheel, data: Array, arm: Array, draws: alws.Draws) -> list[
         Claim(
             "the categorical distribution finds the five components",
             "5 of 10 components keep weight",
-            f"{kept} of {COMPONENTS} above {KEPT}; weights {', '.join(f'{w:.3f}' for w in weights[:6])}",
+            f"{kept} of {COMPONENTS} above {KEPT}; the largest six: "
+            + ", ".join(f"{w:.3f}" for w in weights[:6]),
             kept == ARMS,
         ),
         Claim(
