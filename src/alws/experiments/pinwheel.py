@@ -41,7 +41,7 @@ class Settings:
     sleep_samples: int = 1000
     batch_size: int = 200
     ridge: float = 0.01
-    dirichlet: float = 1e-3
+    dirichlet: float = 5e-3
     strength: float = 1e-4
     points_per_arm: int = 500
 
@@ -206,8 +206,8 @@ EXPERIMENT = Experiment(
     title="discrete and continuous latents in a hierarchy: five arms, ten components (§4.3)",
     presets={
         "quick": Settings(steps=60, sleep_samples=300, points_per_arm=100, batch_size=100),
-        "desk": Settings(steps=12_000),
-        "paper": Settings(steps=31_250, learning_rate=1e-3),
+        "desk": Settings(steps=8000, learning_rate=5e-3),
+        "paper": Settings(steps=31_250, learning_rate=1e-3, dirichlet=1e-3),
     },
     run=run,
 )

@@ -1,0 +1,148 @@
+"""Seconds per step against the work it needs and the machine's own matrix-product peak, as JSON.
+
+    python benchmarks/step.py [--quick]
+
+The efficiency is (floating-point work / seconds) / peak, all in one run. The work counts matrix
+products, factorisation and triangular solves; random numbers and exponentials come on top.
+"""
+
+import argparse
+import json
+import resource
+import time
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+import alws
+from alws.features import Linear
+from alws.fit import _advance, _choose, _start
+from alws.kernels import SquaredExponential
+from alws.likelihoods import Gaussian
+from alws.problem import prepare
+from alws.runtime import one_lapack_thread
+
+LATENT, HIDDEN, PIXELS, FEATURES, SLEEP, BATCH, HELD_OUT = 16, 512, 1024, 300, 2000, 100, 200
+
+
+class Generator(eqx.Module):
+    network: eqx.nn.MLP
+    log_noise: jax.Array
+
+    def sample_latent(self, key):
+        return jax.random.normal(key, (LATENT,))
+
+    def log_prior(self, z):
+        return jax.scipy.stats.norm.logpdf(z).sum()
+
+    def likelihood(self, z):
+        return Gaussian(self.network(z), jnp.exp(self.log_noise))
+
+
+class Small(eqx.Module):
+    """Ten dimensions, given by `sample` and `log_joint` alone."""
+
+    loadings: jax.Array
+
+    def sample(self, key):
+        k1, k2 = jax.random.split(key)
+        z = jax.random.normal(k1, (2,))
+        return z, self.loadings @ z + jax.random.normal(k2, (10,))
+
+    def log_joint(self, z, x):
+        logpdf = jax.scipy.stats.norm.logpdf
+        return logpdf(z).sum() + logpdf(x, self.loadings @ z).sum()
+
+
+def seconds_per_step(model, data, settings, batch_size, repeats):
+    key = jax.random.key(0)
+    began = time.perf_counter()
+    problem = prepare(model, data, key, 10, settings, None, batch_size)
+    algorithm = _choose(problem, 10, settings, None, key)
+    state, _ = _start(algorithm, problem, key, None)
+    chosen = problem.batch(0, (0,))
+    advance = eqx.filter_jit(partial(_advance, algorithm))
+    with one_lapack_thread():
+        jax.block_until_ready(advance(state, problem, chosen, key)[1])
+        first = time.perf_counter() - began
+        times = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            state, info = advance(state, problem, chosen, key)
+            jax.block_until_ready(info)
+            times.append(time.perf_counter() - began)
+    return min(times[1:]), first
+
+
+def peak():
+    a = jax.random.normal(jax.random.key(0), (3000, 3000))
+    product = jax.jit(lambda a: a @ a)
+    product(a).block_until_ready()
+    times = []
+    for _ in range(6):
+        began = time.perf_counter()
+        product(a).block_until_ready()
+        times.append(time.perf_counter() - began)
+    return 2 * 3000**3 / min(times)
+
+
+def work(adapted):
+    """Floating-point operations that a step at N, M cannot do without."""
+    weights = LATENT * HIDDEN + HIDDEN * HIDDEN + HIDDEN * PIXELS
+    n, m = SLEEP, BATCH
+    total = 3 * 2 * n * weights  # the generator forward once, backward twice that
+    total += 2 * (n + m) * PIXELS * FEATURES  # features
+    total += 2 * n * (n + m) * FEATURES  # distances
+    total += n**3 / 3 + 2 * n**2 * m  # factorisation, and a solve for each wake point
+    total += 2 * n * m * (PIXELS + 1)  # cotangents
+    if adapted:
+        held_out = HELD_OUT
+        total += 2 * held_out * weights  # held-out draws
+        total += 4 * n**2 * held_out + 4 * n * held_out * PIXELS  # solves, and their prediction
+        total += 2 * n**2 * held_out + 2 * 2 * n**2 * FEATURES  # back to the Gram matrix, distances
+        total += 2 * 2 * n * PIXELS * FEATURES  # and to the features
+    return total
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three repeats instead of twelve")
+    repeats = 3 if parser.parse_args().quick else 12
+    ceiling = peak()
+    report = {"peak_gflops": round(ceiling / 1e9, 1)}
+    keys = jax.random.split(jax.random.key(1), 3)
+    model = Generator(eqx.nn.MLP(LATENT, PIXELS, HIDDEN, 2, key=keys[0]), jnp.zeros(()))
+    data = jax.random.normal(keys[1], (1000, PIXELS))
+    features = Linear.random(keys[2], PIXELS, FEATURES, batch_norm=True)
+    gradient_model = alws.KernelRidge(SquaredExponential(features, track=False), ridge=0.1)
+    for name, adapt in (("fixed", alws.ALWS_F), ("adapted", alws.Adapt())):
+        settings = alws.Settings(
+            gradient_model,
+            optimiser=optax.adam(1e-3),
+            sleep_samples=SLEEP,
+            adapt=adapt,
+            measure_every=1_000_000,
+        )
+        seconds, first = seconds_per_step(model, data, settings, BATCH, repeats)
+        flops = work(name == "adapted")
+        report[f"images_{name}"] = {
+            "seconds": round(seconds, 4),
+            "gflop": round(flops / 1e9, 2),
+            "efficiency": round(flops / seconds / ceiling, 3),
+            "first_step_seconds": round(first, 2),
+        }
+    ratio = report["images_adapted"]["seconds"] / report["images_fixed"]["seconds"]
+    report["adapted_over_fixed"] = round(ratio, 2)
+    report["peak_memory_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
+    small = Small(jax.random.normal(keys[0], (10, 2)))
+    x = alws.draw(small, keys[1], 500)[0].x
+    seconds, first = seconds_per_step(small, x, alws.Settings(), None, 3 * repeats)
+    report["small_adapted"] = {"seconds": round(seconds, 4), "first_step_seconds": round(first, 2)}
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

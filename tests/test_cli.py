@@ -1,0 +1,100 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from alws.cli import app
+from alws.experiments import EXPERIMENTS, RunError, gallery
+
+RUNNER = CliRunner()
+
+
+def invoke(*arguments):
+    return RUNNER.invoke(app, [str(a) for a in arguments])
+
+
+def test_list_names_every_experiment():
+    result = invoke("list")
+    assert result.exit_code == 0
+    assert all(name in result.output for name in EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_quick_preset_runs_and_can_be_resumed(name, tmp_path):
+    directory = tmp_path / "run"
+    result = invoke("run", name, "--preset", "quick", "--seed", 1, "--out", directory)
+    assert result.exit_code == 0, result.output
+    record = json.loads((directory / "settings.json").read_text())
+    assert (record["experiment"], record["preset"], record["seed"]) == (name, "quick", 1)
+    claims = json.loads((directory / "claims.json").read_text())
+    assert claims
+    for claim in claims:
+        assert set(claim) == {"claim", "paper", "measured", "holds"}
+        assert isinstance(claim["holds"], bool)
+    assert (directory / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert (directory / "metrics.jsonl").read_text()
+
+    again = invoke("run", name, "--preset", "quick", "--out", directory)
+    assert again.exit_code == 2
+    assert "already exists and is not empty" in again.output
+    assert json.loads((directory / "claims.json").read_text()) == claims
+
+    resumed = invoke("resume", directory)
+    assert resumed.exit_code == 0, resumed.output
+    assert json.loads((directory / "claims.json").read_text()) == claims
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "nothing"), "the experiment must be one of gradient, pinwheel; got 'nothing'"),
+        (("run", "pinwheel", "--preset", "slow"), "must be one of quick, desk, paper; got 'slow'"),
+        (("resume", "missing"), "is not a run directory: it has no settings.json"),
+    ],
+)
+def test_mistakes_get_one_line(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_and_checkpoint_cut_short_are_refused(tmp_path):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "settings.json").write_text('{"experiment": "pin')
+    result = invoke("resume", directory)
+    assert result.exit_code == 2
+    assert "cannot be read as the settings of a run" in result.output
+    record = {"experiment": "pinwheel", "preset": "quick", "seed": 0, "settings": {}}
+    (directory / "settings.json").write_text(json.dumps(record))
+    (directory / "checkpoint.npz").write_bytes(b"PK\x03\x04 cut")
+    result = invoke("resume", directory)
+    assert result.exit_code == 2
+    assert "is cut short or damaged" in result.output
+    assert (directory / "checkpoint.npz").read_bytes() == b"PK\x03\x04 cut"
+
+
+def test_gallery_and_readme_table(tmp_path):
+    run, shown, readme = tmp_path / "run", tmp_path / "gallery", tmp_path / "README.md"
+    run.mkdir()
+    record = {"experiment": "pinwheel", "preset": "desk"}
+    claims = [{"claim": "a | b", "paper": "1", "measured": "2", "holds": False}]
+    (run / "settings.json").write_text(json.dumps(record))
+    (run / "claims.json").write_text(json.dumps(claims))
+    with pytest.raises(RunError, match=r"is not a finished run: it has no figure\.png"):
+        gallery.publish(run, shown)
+    (run / "figure.png").write_bytes(b"png")
+    gallery.publish(run, shown)
+    readme.write_text(f"before\n{gallery.START}\nold\n{gallery.END}\nafter\n")
+    gallery.update_readme(shown, readme)
+    text = readme.read_text()
+    assert "a \\| b | 1 | 2 | **no** |" in text
+    assert "old" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    (run / "settings.json").write_text(json.dumps({**record, "preset": "quick"}))
+    with pytest.raises(RunError, match="the gallery shows desk runs, got preset 'quick'"):
+        gallery.publish(run, shown)
