@@ -31,7 +31,8 @@ bench: $(VENV)/ready  ## step times and efficiency, as JSON
 	$(BIN)/python benchmarks/step.py
 
 lock: $(VENV)/ready  ## pin the dependencies anew
-	$(BIN)/python -m pip freeze --exclude-editable > requirements.lock
+	$(BIN)/python -m pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --extra dev --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links --annotation-style=line -o requirements.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) runs build

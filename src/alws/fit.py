@@ -166,13 +166,11 @@ def _save(path: Path, state: State, history: dict[str, np.ndarray], key: Key[Arr
 
 
 def _result(algorithm: WakeSleep, state: State, history: dict[str, np.ndarray]) -> Result:
-    """The result, with diagnostics averaged over the last tenth of the reports."""
-    tail = max(1, len(history["step"]) // 10)
+    """The result, with diagnostics averaged over the last tenth of their measurements."""
 
     def recent(name: str) -> float:
-        values = history[name][-tail:]
-        values = values[np.isfinite(values)]
-        return float(values.mean()) if len(values) else float("nan")
+        measured = history[name][np.isfinite(history[name])]
+        return float(measured[-max(1, len(measured) // 10) :].mean()) if len(measured) else np.nan
 
     counts = jax.device_get(state.counts)
     diagnostics = Diagnostics(

@@ -104,7 +104,7 @@ class WakeSleep:
     def init(self, model: Any, draws: Draws) -> State:
         """The state before the first step; γ's scales come from a first set of sleep samples."""
         gamma = self.gradient_model.initialise(draws.x)
-        zero = jnp.array(0)
+        zero = jnp.zeros((), int)
         return State(
             model,
             gamma,
