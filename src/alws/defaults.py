@@ -25,7 +25,7 @@ def features(data: PyTree[Array], key: Key[Array, ""]) -> Features:
 
 def gradient_model(data: PyTree[Array], key: Key[Array, ""]) -> KernelRidge:
     """Kernel ridge regression with an intercept, bandwidth from the median, λ from 0.01."""
-    return KernelRidge(SquaredExponential(features(data, key)), ridge=0.01)
+    return KernelRidge(SquaredExponential(features(data, key)), ridge=0.01)  # pyright: ignore
 
 
 def optimiser(steps: int, learning_rate: float = 0.05) -> optax.GradientTransformation:

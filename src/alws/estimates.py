@@ -102,7 +102,8 @@ class Cross(eqx.Module):
         self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
     ) -> Float[Array, ""]:
         """Σ_mn W_mn log p_θ(z_n, x*_m) / M."""
-        return self._sums(model, sleep, *held.rest, condition).sum()
+        weights, x = held.rest
+        return self._sums(model, sleep, weights, x, condition).sum()
 
     def predict(
         self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None

@@ -82,7 +82,9 @@ def by_regression(
     model = Toy(b, noise)
     sleep, _ = alws.draw(model, key, settings.sleep_samples)
     regression = alws.KernelRidge(
-        SquaredExponential(track=False), ridge=settings.ridge, intercept=settings.intercept
+        SquaredExponential(track=False),
+        ridge=settings.ridge,
+        intercept=settings.intercept,  # pyright: ignore
     )
     smoother = regression.initialise(sleep.x).fit(sleep.x)
     held = alws.Natural().hold(model, smoother, sleep, x, None)
