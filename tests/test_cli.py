@@ -88,11 +88,11 @@ def test_gallery_and_readme_table(tmp_path):
         gallery.publish(run, shown)
     (run / "figure.png").write_bytes(b"png")
     gallery.publish(run, shown)
-    readme.write_text(f"before\n{gallery.START}\nold\n{gallery.END}\nafter\n")
+    readme.write_text(f"before\n{gallery.START}\nformer\n{gallery.END}\nafter\n")
     gallery.update_readme(shown, readme)
     text = readme.read_text()
     assert "a \\| b | 1 | 2 | **no** |" in text
-    assert "old" not in text
+    assert "former" not in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     (run / "settings.json").write_text(json.dumps({**record, "preset": "quick"}))

@@ -59,12 +59,12 @@ def wake():
 def test_scalar_and_vector_regression_agree(wake, key):
     """∇ of the regression of J is the regression of ∇ log p, eq. (manual_loss)."""
     sleep, _ = alws.draw(model(), key, 300)
-    smoother = smoother_for(sleep.x)
+    smoother = smoother_for(sleep.x, 0.1)
     direct = alws.direct_gradients(model(), smoother, sleep, wake)
     mean_score = flat(eqx.filter_grad(lambda m: jax.vmap(m.log_joint)(*sleep).mean())(model()))
     mean = np.concatenate([np.asarray(g.mean(axis=0)).ravel() for g in jax.tree.leaves(direct)])
     np.testing.assert_allclose(
-        estimated(Joint(), model(), sleep, wake), mean - mean_score, rtol=1e-3, atol=1e-3
+        estimated(Joint(), model(), sleep, wake, 0.1), mean - mean_score, rtol=1e-3, atol=1e-3
     )
 
 

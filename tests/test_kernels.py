@@ -69,12 +69,6 @@ def test_own_kernel_on_strings_of_symbols():
     np.testing.assert_allclose(kernel(x, x), expected, rtol=1e-6)
 
 
-def test_polynomial_kernel(key):
-    x = jax.random.normal(key, (4, 2))
-    kernel = kernels.Polynomial(degree=2, scale=0.5)
-    np.testing.assert_allclose(kernel(x, x), 0.25 * (1 + x @ x.T / 2) ** 2, rtol=1e-5)
-
-
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, float("nan")])
 def test_bandwidth_must_be_positive(bandwidth):
     with pytest.raises(ValueError, match="`bandwidth` must be positive, got"):

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 import alws
@@ -158,7 +159,7 @@ def _tuples(settings: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
 
 
-def significant(value: float, digits: int = 3) -> str:
+def significant(value: float | np.floating, digits: int = 3) -> str:
     """A number as it is printed in a claim.
 
     Example: `significant(0.012345) == "0.0123"`.
