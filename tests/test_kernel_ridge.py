@@ -56,7 +56,17 @@ def test_intercept_predicts_constants_exactly_and_plain_regression_shrinks_them(
     ones = jnp.ones((200, 1))
     far = x + 100
     assert jnp.allclose(regression(intercept=True).fit(x).predict(far, ones), 1, atol=1e-5)
-    assert jnp.allclose(regression(intercept=False).fit(x).predict(far, ones), 0, atol=1e-5)
+    plain = KernelRidge(SquaredExponential(bandwidth=1.5), intercept=False, draw_in=False)
+    assert jnp.allclose(plain.fit(x).predict(far, ones), 0, atol=1e-5)
+
+
+def test_points_beyond_the_sleep_samples_are_drawn_in_to_their_range(sleep):
+    x, y = sleep
+    smoother = regression(intercept=True).fit(x)
+    far = jnp.array([[100.0, 0.0, 0.0]])
+    edge = jnp.array([[x[:, 0].max(), 0.0, 0.0]])
+    np.testing.assert_allclose(smoother.weights(far), smoother.weights(edge), atol=1e-6)
+    np.testing.assert_allclose(smoother.predict(far, y), smoother.predict(edge, y), rtol=1e-5)
 
 
 def test_gradient_in_gamma_is_that_of_finite_differences(sleep):

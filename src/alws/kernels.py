@@ -142,7 +142,7 @@ class Stationary(Kernel):
         median = jnp.log(jax.lax.stop_gradient(median_distance(kernel.place(a), most=128)))
         return eqx.tree_at(lambda k: k.log_bandwidth, kernel, self.log_bandwidth + median)
 
-    def place(self, a: Float[Array, "n features"]) -> Float[Array, "n features"]:
+    def place(self, a: Float[Array, "*n features"]) -> Float[Array, "*n features"]:
         if self.frame is None:
             return a
         location, scale = self.frame
