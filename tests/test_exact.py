@@ -150,7 +150,7 @@ def test_log_marginal_is_the_integral_of_the_joint(
     brute_force = log_marginal_by_grid(model, xs)
     in_single = log_marginal_of_each(model, xs)
     assert in_single.dtype == jnp.float32
-    np.testing.assert_allclose(in_single, brute_force, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(in_single, brute_force, rtol=3e-5, atol=1e-5)
     np.testing.assert_allclose(log_marginals(model, xs), brute_force, rtol=0, atol=1e-7)
 
 

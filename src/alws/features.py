@@ -5,6 +5,7 @@ the whole batch because batch normalisation uses the statistics of the batch at 
 separately: a remedy for covariate shift on images (§3.5).
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 import equinox as eqx
@@ -16,9 +17,9 @@ from jaxtyping import Array, Float, Key, PyTree
 class Features(eqx.Module):
     """A map from a batch of observations to a matrix of features."""
 
+    @abstractmethod
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
         """φ(x) of every observation of the batch."""
-        raise NotImplementedError(f"{type(self).__name__} must define __call__(x)")
 
 
 def flatten(x: PyTree[Array]) -> Float[Array, "batch entries"]:
