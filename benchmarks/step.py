@@ -23,7 +23,7 @@ from alws.fit import _advance, _choose, _start
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
 from alws.problem import prepare
-from alws.runtime import one_lapack_thread
+from alws.runtime import compiled, one_lapack_thread
 
 LATENT, HIDDEN, PIXELS, FEATURES, SLEEP, BATCH, HELD_OUT = 16, 512, 1024, 300, 2000, 100, 200
 
@@ -64,7 +64,7 @@ def seconds_per_step(model, data, settings, batch_size, repeats):
     algorithm = _choose(problem, 10, settings, None, key)
     state, _ = _start(algorithm, problem, key, None)
     chosen = problem.batch(0, (0,))
-    advance = eqx.filter_jit(partial(_advance, algorithm))
+    advance = compiled(partial(_advance, algorithm))
     with one_lapack_thread():
         jax.block_until_ready(advance(state, problem, chosen, key)[1])
         first = time.perf_counter() - began

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from sklearn.kernel_ridge import KernelRidge as Reference
 
+from alws import linear_algebra
 from alws.gradient_models import KernelRidge
 from alws.kernels import Pairwise, SquaredExponential
 from alws.linear_algebra import factorise, solve
@@ -86,7 +87,11 @@ def test_gradient_in_gamma_is_that_of_finite_differences(sleep):
             np.testing.assert_allclose(where(gradient), (moved[0] - moved[1]) / 2e-5, rtol=1e-5)
 
 
-def test_solve_differentiates_as_the_dense_solver(sleep):
+@pytest.mark.parametrize("large", [1025, 200])
+def test_solve_differentiates_as_the_dense_solver(sleep, large, monkeypatch):
+    """By LAPACK as a whole, and in blocks."""
+    monkeypatch.setattr(linear_algebra, "LARGE", large)
+    monkeypatch.setattr(linear_algebra, "BLOCK", 60)
     x, y = sleep
     gram = SquaredExponential(bandwidth=1.0)(x, x)
 
@@ -103,11 +108,14 @@ def test_solve_differentiates_as_the_dense_solver(sleep):
         np.testing.assert_allclose(a, b, atol=1e-3)
 
 
-def test_ridge_is_raised_until_the_factor_is_finite_and_the_raises_are_counted():
+@pytest.mark.parametrize("large", [1025, 50])
+def test_ridge_is_raised_until_the_factor_is_finite_and_the_raises_are_counted(large, monkeypatch):
+    monkeypatch.setattr(linear_algebra, "LARGE", large)
+    monkeypatch.setattr(linear_algebra, "BLOCK", 20)
     x = jnp.zeros((50, 2))  # all rows alike: the Gram matrix has rank one
     smoother = KernelRidge(SquaredExponential(bandwidth=1.0), ridge=1e-12).fit(x)
     assert smoother.factor.escalations > 0
-    assert jnp.isfinite(smoother.factor.lower).all()
+    assert jnp.isfinite(smoother.factor.array).all()
     assert jnp.isfinite(smoother.weights(x)).all()
     assert KernelRidge(SquaredExponential(bandwidth=1.0)).fit(x).factor.escalations == 0
 

@@ -2,8 +2,12 @@
 
 In float32 the factorisation is at the edge when λ is small (condition number about N/λ). A factor
 that is not finite is tried again with ten times the ridge, and the escalations are counted.
+
+A large factor is made block column by block column, so that nearly all of the work, in the solves
+too, is matrix products, which use every core where LAPACK's own routines are held to one.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import jax
@@ -11,12 +15,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 MOST_ESCALATIONS = 8
+LARGE, BLOCK = 1025, 256
+"""From how many rows on the factor is made in blocks, and the most rows of a block."""
 
 
 class Factor(NamedTuple):
-    """A Cholesky factor of K + ridge·I, the ridge it took and how often it was raised."""
+    """A Cholesky factor L of K + ridge·I, the ridge it took and how often it was raised.
 
-    lower: Float[Array, "n n"]
+    `array` is Lᵀ; of a large matrix it is L with L⁻ᵀ in place of each diagonal block.
+    """
+
+    array: Float[Array, "n n"]
     ridge: Float[Array, ""]
     escalations: Int[Array, ""]
 
@@ -25,18 +34,19 @@ def factorise(gram: Float[Array, "n n"], ridge: Float[Array, ""]) -> Factor:
     """Cholesky factor of `gram + ridge·I`, with more ridge where that is not positive definite."""
     gram, ridge = jax.lax.stop_gradient((gram, ridge.astype(gram.dtype)))
     floor = gram.shape[0] * jnp.finfo(gram.dtype).eps * jnp.abs(jnp.diagonal(gram)).max()
-
-    def attempt(ridge: Array, escalations: Array) -> Factor:
-        lower = jax.lax.linalg.cholesky(_add_diagonal(gram, ridge), symmetrize_input=False)
-        return Factor(lower, ridge, escalations)
+    nothing = Factor(gram, ridge, jnp.full((), -1))
 
     def failed(factor: Factor) -> Array:
-        return ~jnp.isfinite(factor.lower[-1, -1]) & (factor.escalations < MOST_ESCALATIONS)
+        untried = factor.escalations < 0
+        bad = ~jnp.isfinite(factor.array[-1, -1])
+        return untried | (bad & (factor.escalations < MOST_ESCALATIONS))
 
-    def escalate(factor: Factor) -> Factor:
-        return attempt(jnp.maximum(10 * factor.ridge, floor), factor.escalations + 1)
+    def attempt(factor: Factor) -> Factor:
+        raised = jnp.maximum(10 * factor.ridge, floor)
+        ridge = jnp.where(factor.escalations < 0, factor.ridge, raised)
+        return Factor(_cholesky(gram, ridge, factor.array), ridge, factor.escalations + 1)
 
-    return jax.lax.while_loop(failed, escalate, attempt(ridge, jnp.array(0)))
+    return jax.lax.while_loop(failed, attempt, nothing)
 
 
 def solve(
@@ -54,12 +64,68 @@ def solve(
     def product(v: Array) -> Array:
         return gram @ v + (ridge + extra) * v
 
-    def with_factor(_: object, b: Array) -> Array:
-        return jax.scipy.linalg.cho_solve((factor.lower, True), b)
+    return jax.lax.custom_linear_solve(
+        product, b, lambda _, b: _substitute(factor.array, b), symmetric=True
+    )
 
-    return jax.lax.custom_linear_solve(product, b, with_factor, symmetric=True)
+
+def _blocks(n: int) -> list[slice]:
+    """Nearly equal blocks of at most `BLOCK` rows."""
+    number = -(-n // BLOCK)
+    ends = [n * i // number for i in range(number + 1)]
+    return [slice(a, b) for a, b in pairwise(ends)]
 
 
-def _add_diagonal(a: Float[Array, "n n"], value: Float[Array, ""]) -> Float[Array, "n n"]:
-    diagonal = jnp.arange(a.shape[0])
-    return a + jnp.where(diagonal[:, None] == diagonal, value, 0)
+def _cholesky(
+    a: Float[Array, "n n"], ridge: Float[Array, ""], factor: Float[Array, "n n"]
+) -> Float[Array, "n n"]:
+    """The factor as `Factor` keeps it. A large one is written over `factor`: with A = a + ridge·I,
+
+    C = A[k:, k] − L[k:, :k] L[k, :k]ᵀ,  L[k, k] = chol(C[k]),  L[k+1:, k] = C[k+1:] L[k, k]⁻ᵀ
+
+    for one block column k after the other.
+    """
+    if a.shape[0] < LARGE:
+        return _upper(a, ridge)
+    for k in _blocks(a.shape[0]):
+        left = factor[k.start :, : k.start]
+        size = k.stop - k.start
+        column = a[k.start :, k] - left @ left[:size].T
+        upper = _upper(column[:size], ridge)
+        inverse = _solve_lower(upper, jnp.eye(size, dtype=a.dtype)).T
+        column = jnp.concatenate([inverse, column[size:] @ inverse])
+        factor = jax.lax.dynamic_update_slice(factor, column, (k.start, k.start))
+    return factor
+
+
+def _substitute(
+    factor: Float[Array, "n n"], b: Float[Array, "n targets"]
+) -> Float[Array, "n targets"]:
+    """L⁻ᵀ L⁻¹ b, forwards and then backwards through the blocks."""
+    if b.shape[0] < LARGE:
+        return _solve_lower(factor, _solve_lower(factor, b), transpose=True)
+    blocks = _blocks(b.shape[0])
+    done = b[:0]
+    for k in blocks:
+        rest = b[k] - factor[k, : k.start] @ done
+        done = jnp.concatenate([done, factor[k, k].T @ rest])
+    forward, done = done, b[:0]
+    for k in reversed(blocks):
+        rest = forward[k] - factor[k.stop :, k].T @ done
+        done = jnp.concatenate([factor[k, k] @ rest, done])
+    return done
+
+
+def _upper(a: Float[Array, "n n"], ridge: Float[Array, ""]) -> Float[Array, "n n"]:
+    """Lᵀ of a + ridge·I. LAPACK keeps matrices by columns: transposed, nothing has to be moved."""
+    a = a + ridge * jnp.eye(a.shape[0], dtype=a.dtype)
+    return jax.lax.linalg.cholesky(a.T, symmetrize_input=False).T
+
+
+def _solve_lower(
+    upper: Float[Array, "n n"], b: Float[Array, "n targets"], transpose: bool = False
+) -> Float[Array, "n targets"]:
+    """L⁻¹ b, or L⁻ᵀ b, given Lᵀ."""
+    return jax.lax.linalg.triangular_solve(
+        upper.T, b, left_side=True, lower=True, transpose_a=transpose
+    )

@@ -1,8 +1,11 @@
-"""The machine's side of a fit: a persistent compilation cache, and threads that do not collide."""
+"""The machine's side of a fit: compilation, quick and kept, and threads that do not collide."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import equinox as eqx
 import jax
 import scipy.linalg  # noqa: F401  (its LAPACK is the one JAX calls; load it to find its threads)
 from threadpoolctl import threadpool_limits
@@ -22,6 +25,19 @@ def enable_compilation_cache() -> Path | None:
     jax.config.update("jax_compilation_cache_dir", chosen)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     return Path(chosen)
+
+
+def compiled(function: Callable[..., Any], *, once: bool = False) -> Callable[..., Any]:
+    """`function` compiled, on the CPU with less care than usual and so in two thirds of the time.
+
+    The step's work is in matrix products, which are the same at any level; what runs `once` gets
+    the least care. A level set in `XLA_FLAGS` stands.
+    """
+    level = "xla_backend_optimization_level"
+    if jax.default_backend() != "cpu" or level in os.environ.get("XLA_FLAGS", ""):
+        return eqx.filter_jit(function)
+    options: dict[str, Any] = {"compiler_options": {level: 0 if once else 1}}
+    return eqx.filter_jit(function, **options)
 
 
 def one_lapack_thread() -> threadpool_limits:

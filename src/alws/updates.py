@@ -1,4 +1,4 @@
-"""Small pieces of a step: an optimiser's update that can be refused, and choices on the device."""
+"""Small pieces of a step: J̄'s gradient, an update that can be refused, choices on the device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
+
+from alws.model import Draws, splits
 
 
 def update(
@@ -25,6 +27,28 @@ def update(
     leaves = jax.tree.leaves((gradient, eqx.filter(new, eqx.is_inexact_array)))
     fine = jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
     return select(fine, new, module), select(fine, new_state, state), fine
+
+
+def value_and_gradient(
+    objective: Callable[[Any, Draws], Array],
+    model: Any,
+    raw: Draws,
+    mended: Draws,
+    replaced: Int[Array, ""],
+) -> tuple[Array, PyTree]:
+    """J̄ and its gradient in θ, on the draws as they came unless some had to be replaced.
+
+    A likelihood's forward pass at the raw latents is the one the observations were drawn with, and
+    the compiler does it once. Other models share nothing and are differentiated at mended draws.
+    """
+    if not splits(model):
+        return eqx.filter_value_and_grad(objective)(model, mended)
+    value, pullback = eqx.filter_vjp(lambda m: objective(m, raw), model)
+    return jax.lax.cond(
+        replaced == 0,
+        lambda: (value, pullback(jnp.ones_like(value))[0]),
+        lambda: eqx.filter_value_and_grad(objective)(model, mended),
+    )
 
 
 def select(condition: Bool[Array, ""], yes: PyTree, no: PyTree) -> PyTree:

@@ -29,8 +29,8 @@ from alws.adaptation import Adapt, hold_fixed
 from alws.diagnostics import effective_samples, fraction_outside
 from alws.estimates import Estimate
 from alws.gradient_models.protocols import GradientModel, Smoother
-from alws.model import Draws, draw, log_joints
-from alws.updates import select, update, value_if
+from alws.model import Draws, draw, log_joints, mend, simulate
+from alws.updates import select, update, value_and_gradient, value_if
 
 
 class Counts(NamedTuple):
@@ -101,16 +101,21 @@ class WakeSleep:
     data_size: int = 1
     natural_units: bool = False
 
-    def init(self, model: Any, draws: Draws) -> State:
-        """The state before the first step; γ's scales come from a first set of sleep samples."""
+    def init(
+        self, model: Any, draws: Draws, key: Key[Array, ""], condition: PyTree | None = None
+    ) -> State:
+        """The state before the first step; all scales come from a first set of sleep samples."""
         gamma = self.gradient_model.initialise(draws.x)
         zero = jnp.zeros((), int)
+        information = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
+        if self.natural_units:
+            information = natural_units.first_information(model, draws, key, condition)
         return State(
             model,
             gamma,
             self.optimiser.init(eqx.filter(model, eqx.is_inexact_array)),
             self.settings.adapt.optimiser.init(eqx.filter(gamma, eqx.is_inexact_array)),
-            jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array)),
+            information,
             zero,
             Counts(zero, zero, zero),
         )
@@ -177,7 +182,8 @@ class WakeSleep:
         model, gamma = state.model, state.gradient_model
 
         # Sleep phase: draw, and train the gradient model.
-        sleep, validation, replaced = self._draw(model, key, condition)
+        raw, validation = self._draw(model, key, condition)
+        sleep, replaced = mend(raw)
         smoother, to_gamma = eqx.filter_vjp(
             lambda g: hold_fixed(g, self.settings.adapt).fit(sleep.x), gamma
         )
@@ -212,10 +218,10 @@ class WakeSleep:
         # Wake phase: the weights of the sleep samples for the data, and J̄'s gradient in θ.
         held = jax.lax.stop_gradient(self.estimate.hold(model, smoother, sleep, x, condition))
 
-        def objective(model: Any) -> Array:
-            return self.estimate.objective(model, sleep, held, condition)
+        def objective(model: Any, draws: Draws = sleep) -> Array:
+            return self.estimate.objective(model, draws, held, condition)
 
-        value, gradient = eqx.filter_value_and_grad(objective)(model)
+        value, gradient = value_and_gradient(objective, model, raw, sleep, replaced)
 
         information = None
         if self.natural_units:
@@ -236,27 +242,21 @@ class WakeSleep:
 
     def _draw(
         self, model: Any, key: Key[Array, ""], condition: PyTree | None
-    ) -> tuple[Draws, Callable[[], Draws], Int[Array, ""]]:
+    ) -> tuple[Draws, Callable[[], Draws]]:
         """Sleep samples, and validation samples: at once when every step needs both."""
         n, held_out = self.settings.sleep_samples, self.settings.validation_samples
         if self.settings.adapt.anything:
-            draws, replaced = draw(model, key, n + held_out, condition)
+            draws = simulate(model, key, n + held_out, condition)
             sleep = jax.tree.map(lambda a: a[:n], draws)
-            return sleep, lambda: jax.tree.map(lambda a: a[n:], draws), replaced
+            return sleep, lambda: mend(jax.tree.map(lambda a: a[n:], draws))[0]
         sleep_key, validation_key = jax.random.split(key)
-        sleep, replaced = draw(model, sleep_key, n, condition)
-        return sleep, lambda: draw(model, validation_key, held_out, condition)[0], replaced
+        sleep = simulate(model, sleep_key, n, condition)
+        return sleep, lambda: draw(model, validation_key, held_out, condition)[0]
 
     def _phases_by_condition(
         self, state: State, x: PyTree, key: Key[Array, ""], conditions: PyTree
     ) -> tuple["SleepResult", "WakeResult", Callable[[Any], Array]]:
         """One gradient model per condition, one after the other; gradients averaged."""
-        if self.settings.theta_steps > 1:
-            raise ValueError(
-                "`theta_steps` must be 1 for a conditional model, got "
-                f"{self.settings.theta_steps}: each condition has sleep samples of its own. Use a "
-                "larger batch of conditions instead."
-            )
         number = jax.tree.leaves(x)[0].shape[0]
 
         def one(item: tuple[PyTree, PyTree, Array]) -> tuple["SleepResult", "WakeResult"]:

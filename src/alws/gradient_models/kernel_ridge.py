@@ -8,6 +8,8 @@ where the paper writes λN. With an intercept the weights sum to one, W + (1 −
 does not depend on x is predicted exactly instead of being shrunk towards zero.
 """
 
+import math
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
@@ -36,7 +38,7 @@ class KernelRidge(eqx.Module):
                 "matrix as it is; 0.001 to 0.1 is usual."
             )
         self.kernel = kernel
-        self.log_ridge = jnp.log(jnp.array(ridge, float))
+        self.log_ridge = jnp.array(math.log(ridge), float)
         self.intercept = intercept
         self.draw_in = draw_in
 

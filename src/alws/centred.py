@@ -1,0 +1,69 @@
+"""An estimate without what the regression gets wrong where data and model agree.
+
+The expected score of a model on its own draws is zero, E_{x ~ p_θ}[∇_θ log p_θ(x)] = 0, but that of
+an imperfect regression of it is not. So the regression's gradient on fresh draws from the model is
+taken off its gradient on the data:
+
+    ∇_θ J̄ = mean over data of ∇_θ Ĵ(x*) − mean over fresh x' ~ p_θ of ∇_θ Ĵ(x').
+
+It is then zero on average when the model is the truth, whatever the kernel. `Joint` is so by its
+form; `Natural`, which takes part of its gradient from the data as they are, gains by it where the
+likelihood is sharp and the regression's error is divided by a small variance.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from alws.checks import at_least
+from alws.estimates import Estimate, Held
+from alws.gradient_models.protocols import Smoother
+from alws.model import Draws, draw
+
+
+class Centred(eqx.Module):
+    """Another estimate with its mean gradient on `points` fresh draws taken off.
+
+    Example: `alws.Settings(estimate=Centred(alws.Natural(), points=500))`.
+    """
+
+    estimate: Estimate
+    points: int = eqx.field(static=True)
+
+    def __init__(self, estimate: Estimate, points: int):
+        at_least("points", points, 2)
+        self.estimate = estimate
+        self.points = points
+
+    def hold(
+        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Held:
+        """What the estimate holds for the data, and for fresh draws."""
+        fresh, _ = draw(model, _key_of(sleep), self.points, condition)
+        held = self.estimate.hold(model, smoother, sleep, x, condition)
+        own = self.estimate.hold(model, smoother, sleep, fresh.x, condition)
+        return Held(held.mean_weights, (held.rest, own))
+
+    def objective(
+        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
+    ) -> Float[Array, ""]:
+        """J̄ of the data, differentiated with that of the fresh draws taken off."""
+        rest, own = held.rest
+        value = self.estimate.objective(model, sleep, Held(held.mean_weights, rest), condition)
+        centre = self.estimate.objective(model, sleep, own, condition)
+        return value - centre + jax.lax.stop_gradient(centre)
+
+    def predict(
+        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Float[Array, " points"]:
+        """As the estimate predicts."""
+        return self.estimate.predict(model, smoother, sleep, x, condition)
+
+
+def _key_of(sleep: Draws) -> Key[Array, ""]:
+    """A key that differs from one set of sleep samples to the next: the bits of their sum."""
+    total = sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(sleep))
+    return jax.random.key(jax.lax.bitcast_convert_type(total, jnp.uint32))

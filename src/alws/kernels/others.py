@@ -1,0 +1,75 @@
+"""Kernels on sets, and a user's own on anything."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from alws.kernels.base import Kernel
+from alws.kernels.distances import median_of_positive
+from alws.kernels.stationary import Stationary
+
+
+class OnSets(Kernel):
+    """k(A, B) = exp(−‖μ_A − μ_B‖²/2τ²), a kernel on sets of observations `[members, ...]`.
+
+    μ_A is the mean of k(a, ·) over the members a of A, so that the squared distance is
+    mean k(a, a') + mean k(b, b') − 2 mean k(a, b). τ is a factor, adapted, times the median
+    distance in the sleep samples of each step. The mean of k(a, b) by itself can only express
+    what is linear in μ_A; this one can express any function of a set.
+
+    Example: `OnSets(SquaredExponential())` for observations of shape `[members, 2]`.
+    """
+
+    kernel: Stationary
+    log_scale: Float[Array, ""]
+
+    def __init__(self, kernel: Stationary):
+        self.kernel = kernel
+        self.log_scale = jnp.zeros((), float)
+
+    def embed(self, x: Float[Array, "n members ..."]) -> Float[Array, "n members features"]:
+        members = self.kernel.embed(x.reshape(-1, *x.shape[2:]))
+        return members.reshape(*x.shape[:2], -1)
+
+    def gram(self, a: Array, b: Array) -> Float[Array, "n m"]:
+        pairs = self.kernel.gram(a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1]))
+        between = pairs.reshape(*a.shape[:2], *b.shape[:2]).mean(axis=(1, 3))
+        squares = self._inner(a, a)[:, None] + self._inner(b, b) - 2 * between
+        return jnp.exp(-jnp.maximum(squares, 0) * jnp.exp(-2 * self.log_scale) / 2)
+
+    def initialise(self, x: Array) -> "OnSets":
+        kernel = self.kernel.initialise(x.reshape(-1, *x.shape[2:]))
+        return eqx.tree_at(lambda k: k.kernel, self, kernel)
+
+    def calibrate(self, a: Array) -> "OnSets":
+        kernel = eqx.tree_at(
+            lambda k: k.kernel, self, self.kernel.calibrate(a.reshape(-1, a.shape[-1]))
+        )
+        placed = jax.lax.stop_gradient(kernel.place(a))
+        other = jnp.roll(placed, 1, axis=0)
+        own = kernel._inner(placed, placed)
+        squares = own + jnp.roll(own, 1) - 2 * kernel._inner(placed, other)
+        median = jax.lax.stop_gradient(median_of_positive(squares, 1e-6))
+        return eqx.tree_at(lambda k: k.log_scale, kernel, self.log_scale + jnp.log(median) / 2)
+
+    def place(self, a: Array) -> Array:
+        return self.kernel.place(a)
+
+    def _inner(self, a: Array, b: Array) -> Float[Array, " n"]:
+        """⟨μ_A, μ_B⟩ of each pair of sets."""
+        return jax.vmap(lambda u, v: self.kernel.gram(u, v).mean())(a, b)
+
+
+class Pairwise(Kernel):
+    """A user's own kernel: any positive definite function of two observations.
+
+    Example: `Pairwise(lambda x, y: jnp.exp(-jnp.sum(x != y)))` on strings of symbols.
+    """
+
+    function: Callable[[PyTree, PyTree], Array]
+
+    def gram(self, a: PyTree[Array], b: PyTree[Array]) -> Float[Array, "n m"]:
+        return jax.vmap(lambda x: jax.vmap(lambda y: self.function(x, y))(b))(a)
