@@ -1,4 +1,4 @@
-"""Five latent-variable models whose likelihood is known exactly, to test fits against.
+"""Six latent-variable models whose likelihood is known exactly, to test fits against.
 
 Each model has ``sample(key) -> (z, x)`` and ``log_joint(z, x)``, all that a fit by simulation may
 use, and in addition the exact ``log_marginal(x) = log p_theta(x)``, which tells how good a fit is.
@@ -18,6 +18,7 @@ from exact import (
     hidden_markov,
     linear_gaussian,
     poisson_log_normal,
+    sigmoid_belief,
 )
 from exact.base import ExactModel, Problem, sample_many, with_outliers
 from exact.beta_bernoulli import BetaBernoulli
@@ -26,6 +27,7 @@ from exact.hidden_markov import HiddenMarkov
 from exact.linear_gaussian import LinearGaussian
 from exact.maximum import in_double, maximum_likelihood, mean_log_likelihood
 from exact.poisson_log_normal import PoissonLogNormal
+from exact.sigmoid_belief import SigmoidBelief
 
 PROBLEMS: dict[str, Callable[[jax.Array], Problem]] = {
     "linear_gaussian": linear_gaussian.problem,
@@ -33,6 +35,7 @@ PROBLEMS: dict[str, Callable[[jax.Array], Problem]] = {
     "hidden_markov": hidden_markov.problem,
     "poisson_log_normal": poisson_log_normal.problem,
     "beta_bernoulli": beta_bernoulli.problem,
+    "sigmoid_belief": sigmoid_belief.problem,
 }
 
 __all__ = [
@@ -44,6 +47,7 @@ __all__ = [
     "LinearGaussian",
     "PoissonLogNormal",
     "Problem",
+    "SigmoidBelief",
     "in_double",
     "maximum_likelihood",
     "mean_log_likelihood",
