@@ -1,12 +1,17 @@
 import json
 
 import pytest
+from test_data import real
 from typer.testing import CliRunner
 
 from alws.cli import app
 from alws.experiments import EXPERIMENTS, RunError, gallery
 
 RUNNER = CliRunner()
+NEEDS = {
+    "ica": "natural/bsds_train_val.zip",
+    "matrix-factorisation": "mnist/train-images-idx3-ubyte.gz",
+}
 
 
 def invoke(*arguments):
@@ -19,8 +24,14 @@ def test_list_names_every_experiment():
     assert all(name in result.output for name in EXPERIMENTS)
 
 
+RESUMED = ("gradient", "pinwheel", "matrix-factorisation")
+"""Those whose quick run is done again from its checkpoints; the others take the same path."""
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_quick_preset_runs_and_can_be_resumed(name, tmp_path):
+def test_quick_preset_runs_and_can_be_resumed(name, tmp_path, monkeypatch):
+    if name in NEEDS:
+        real(monkeypatch, NEEDS[name])
     directory = tmp_path / "run"
     result = invoke("run", name, "--preset", "quick", "--seed", 1, "--out", directory)
     assert result.exit_code == 0, result.output
@@ -39,15 +50,16 @@ def test_quick_preset_runs_and_can_be_resumed(name, tmp_path):
     assert "already exists and is not empty" in again.output
     assert json.loads((directory / "claims.json").read_text()) == claims
 
-    resumed = invoke("resume", directory)
-    assert resumed.exit_code == 0, resumed.output
-    assert json.loads((directory / "claims.json").read_text()) == claims
+    if name in RESUMED:
+        resumed = invoke("resume", directory)
+        assert resumed.exit_code == 0, resumed.output
+        assert json.loads((directory / "claims.json").read_text()) == claims
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run", "nothing"), "the experiment must be one of gradient, pinwheel; got 'nothing'"),
+        (("run", "nothing"), "the experiment must be one of "),
         (("run", "pinwheel", "--preset", "slow"), "must be one of quick, desk, paper; got 'slow'"),
         (("resume", "missing"), "is not a run directory: it has no settings.json"),
     ],

@@ -1,11 +1,25 @@
 """The paper's experiments, one file each."""
 
-from alws.experiments import gradient, pinwheel
+from alws.experiments import (
+    gabor,
+    gradient,
+    hyperbolic,
+    ica,
+    matrix_factorisation,
+    pinwheel,
+)
 from alws.experiments.experiment import Claim, Experiment, Run, RunError, resume, start
 
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (gradient.EXPERIMENT, pinwheel.EXPERIMENT)
-}
+_PAGES = (
+    gabor,
+    gradient,
+    hyperbolic,
+    ica,
+    matrix_factorisation,
+    pinwheel,
+)
+
+EXPERIMENTS: dict[str, Experiment] = {page.EXPERIMENT.name: page.EXPERIMENT for page in _PAGES}
 """Every experiment by its name on the command line."""
 
 __all__ = ["EXPERIMENTS", "Claim", "Experiment", "Run", "RunError", "resume", "start"]

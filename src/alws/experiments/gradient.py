@@ -84,7 +84,7 @@ def by_regression(
     regression = alws.KernelRidge(
         SquaredExponential(track=False),
         ridge=settings.ridge,
-        intercept=settings.intercept,  # pyright: ignore
+        intercept=settings.intercept,
     )
     smoother = regression.initialise(sleep.x).fit(sleep.x)
     held = alws.Natural().hold(model, smoother, sleep, x, None)

@@ -6,6 +6,10 @@ Discrete and continuous latents in two layers. A Dirichlet penalty on the compon
 lets components that are not needed lose their weight; normal-inverse-Wishart terms hold the others.
 The penalties are per observation. The paper prints a Dirichlet weight of 1e-3 (α = 0.999) and its
 authors' code has 5e-3; `paper` takes the first, `desk` the second, which needs fewer steps.
+
+The rival is a Bayesian version of the model with the same decoder, trained by a structured
+inference network (SIN). Its samples are reconstructions of the data, as in the paper: they have
+seen what they are compared with, the generated samples of ALWS have not.
 """
 
 from dataclasses import dataclass
@@ -19,13 +23,14 @@ from jaxtyping import Array, Float, Int, Key
 from matplotlib.figure import Figure
 
 import alws
-from alws import defaults
+from alws import checkpoint, defaults
+from alws.baselines import Fitted, StructuredInference, fit_sin, mixture_prior
 from alws.data import pinwheel
 from alws.experiments.experiment import Claim, Experiment, Run, significant
 from alws.features import Standardise
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
-from alws.metrics import mmd_two_sample_test
+from alws.metrics import mmd_two_sample_test, relative_mmd_test
 
 COMPONENTS = 10
 ARMS = 5
@@ -45,6 +50,9 @@ class Settings:
     dirichlet: float = 5e-3
     strength: float = 1e-4
     points_per_arm: int = 500
+    sin_steps: int = 4000
+    sin_learning_rate: float = 1e-2
+    test_samples: int = 1500
 
 
 class Pinwheel(eqx.Module):
@@ -110,12 +118,13 @@ def penalty(model: Pinwheel, settings: Settings) -> Float[Array, ""]:
 
 
 def run(settings: Settings, run: Run) -> list[Claim]:
-    """Fit, draw the four panels, check the claims."""
+    """Fit both, draw the five panels, check the claims."""
     data_key, start_key, fit_key, sample_key = jax.random.split(jax.random.key(run.seed), 4)
     data, arm = pinwheel(data_key, points_per_arm=settings.points_per_arm)
-    kernel = SquaredExponential(Standardise.from_data(data))  # pyright: ignore
+    start = Pinwheel(start_key)
+    kernel = SquaredExponential(Standardise.from_data(data))
     result = alws.fit(
-        Pinwheel(start_key),
+        start,
         data,
         key=fit_key,
         steps=settings.steps,
@@ -129,8 +138,64 @@ def run(settings: Settings, run: Run) -> list[Claim]:
         **run.fit_arguments(),
     )
     draws, _ = eqx.filter_jit(alws.draw)(result.model, sample_key, 2000)
-    run.save_figure(figure(result.model, data, arm, draws))
-    return claims(result.model, data, arm, draws)
+    rival = train_rival(start.network, data, jax.random.fold_in(fit_key, 1), settings, run)
+    keys = jax.random.split(jax.random.fold_in(sample_key, 1), len(data))
+    component, _, again = jax.jit(jax.vmap(rival.model.reconstruct))(data, keys)
+    run.save_figure(figure(result.model, data, arm, draws, (component, again)))
+    fresh, _ = pinwheel(jax.random.fold_in(data_key, 1), points_per_arm=settings.points_per_arm)
+    return [
+        *claims(result.model, data, arm, draws),
+        relative_claim(draws.x, again, data, fresh, settings, rival),
+    ]
+
+
+def train_rival(
+    network: eqx.nn.MLP, data: Array, key: Key[Array, ""], settings: Settings, run: Run
+) -> Fitted:
+    """The Bayesian model by SIN, its decoder starting from the same weights; once per run."""
+    start_key, fit_key = jax.random.split(key)
+    start = StructuredInference.start(
+        start_key, network, components=COMPONENTS, latents=2, entries=2
+    )
+    prior = mixture_prior(COMPONENTS, 2)
+    path = run.directory / "sin.npz"
+    if path.exists():
+        return checkpoint.load(path, Fitted(start, prior, jnp.zeros(settings.sin_steps)))
+    fitted = fit_sin(
+        start,
+        data,
+        key=fit_key,
+        steps=settings.sin_steps,
+        prior=prior,
+        learning_rate=settings.sin_learning_rate,
+    )
+    checkpoint.save(path, fitted, {"format": 1, "step": settings.sin_steps})
+    return fitted
+
+
+def relative_claim(
+    ours: Array, theirs: Array, data: Array, fresh: Array, settings: Settings, rival: Fitted
+) -> Claim:
+    """The relative MMD test; small p would say that ALWS is closer, p near 1 that SIN is.
+
+    The bar for "cannot tell" is 0.05 < p < 0.95, against the data as in the paper. Against fresh
+    data, which neither has seen, p is given beside it.
+    """
+    number = min(settings.test_samples, len(data))
+    some, others = (np.random.default_rng(i).permutation(len(data))[:number] for i in (1, 2))
+    test, unseen = (
+        relative_mmd_test(ours[:number], theirs[some], reference[others])
+        for reference in (data, fresh)
+    )
+    weights = rival.natural.weight / rival.natural.weight.sum()
+    return Claim(
+        "samples of ALWS and reconstructions by SIN are equally close to the data",
+        "the relative MMD test cannot tell them apart: p = 0.514",
+        f"p = {significant(test.p_value)} with {number} samples each (MMD² {test.first_mmd:.1e} "
+        f"and {test.second_mmd:.1e}); against fresh data p = {significant(unseen.p_value)}; SIN "
+        f"keeps {int((weights > KEPT).sum())} components",
+        0.05 < test.p_value < 0.95,
+    )
 
 
 def claims(model: Pinwheel, data: Array, arm: Array, draws: alws.Draws) -> list[Claim]:
@@ -179,24 +244,28 @@ def nearest_index(x: Float[Array, "n 2"], data: Float[Array, "m 2"]) -> Int[Arra
     return jnp.argmin(alws.kernels.squared_distances(x, data), axis=1)
 
 
-def figure(model: Pinwheel, data: Array, arm: Array, draws: alws.Draws) -> Figure:
-    """Data, component probabilities, the first latent layer, generated samples."""
+def figure(
+    model: Pinwheel, data: Array, arm: Array, draws: alws.Draws, rival: tuple[Array, Array]
+) -> Figure:
+    """Data, component probabilities, the first latent layer, generated samples, SIN's samples."""
     colours = plt.get_cmap("tab10")
     weights = np.asarray(jax.nn.softmax(model.logits))
     component, place = map(np.asarray, draws.z)
-    fig, axes = plt.subplots(1, 4, figsize=(14, 3.4))
-    axes[0].scatter(*np.asarray(data).T, s=3, c=colours(np.asarray(arm)))
-    axes[0].set_title("data")
+    fig, axes = plt.subplots(1, 5, figsize=(17, 3.4))
     axes[1].bar(range(COMPONENTS), weights, color=colours(range(COMPONENTS)))
     axes[1].axhline(1 / ARMS, color="grey", lw=0.8, ls="--")
     axes[1].set(title="component probabilities", xlabel="component", xticks=range(COMPONENTS))
-    axes[2].scatter(*place.T, s=3, c=colours(component))
-    axes[2].set_title("latent $z_2$ by component")
-    axes[3].scatter(*np.asarray(draws.x).T, s=3, c=colours(component))
-    axes[3].set_title("generated data")
-    for axis in (axes[0], axes[2], axes[3]):
-        axis.set_aspect("equal", adjustable="datalim")
-    axes[3].sharex(axes[0])
+    for axis, title, points, colour in (
+        (axes[0], "data", data, arm),
+        (axes[2], "latent $z_2$ by component", place, component),
+        (axes[3], "generated by ALWS", draws.x, component),
+        (axes[4], "reconstructed by SIN", rival[1], rival[0]),
+    ):
+        axis.scatter(*np.asarray(points).T, s=3, c=colours(np.asarray(colour)))
+        axis.set(title=title, aspect="equal", adjustable="datalim")
+    reach = 1.1 * float(jnp.abs(data).max())
+    for axis in axes[[0, 3, 4]]:
+        axis.set(xlim=(-reach, reach), ylim=(-reach, reach), adjustable="box")
     fig.tight_layout()
     plt.close(fig)
     return fig
@@ -206,9 +275,11 @@ EXPERIMENT = Experiment(
     name="pinwheel",
     title="discrete and continuous latents in a hierarchy: five arms, ten components (§4.3)",
     presets={
-        "quick": Settings(steps=60, sleep_samples=300, points_per_arm=100, batch_size=100),
+        "quick": Settings(
+            steps=60, sleep_samples=300, points_per_arm=100, batch_size=100, sin_steps=60
+        ),
         "desk": Settings(steps=8000, learning_rate=5e-3),
-        "paper": Settings(steps=31_250, learning_rate=1e-3, dirichlet=1e-3),
+        "paper": Settings(steps=31_250, learning_rate=1e-3, dirichlet=1e-3, sin_steps=20_000),
     },
     run=run,
 )
