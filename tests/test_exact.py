@@ -29,6 +29,7 @@ from exact import (
     LinearGaussian,
     PoissonLogNormal,
     Problem,
+    SigmoidBelief,
     in_double,
     maximum_likelihood,
     mean_log_likelihood,
@@ -91,6 +92,9 @@ def grid(model: ExactModel) -> tuple[Any, np.ndarray]:
         return z, np.zeros(z.size)
     if isinstance(model, HiddenMarkov):
         z = np.indices((model.means.size,) * model.steps).reshape(model.steps, -1).T
+        return z, np.zeros(len(z))
+    if isinstance(model, SigmoidBelief):
+        z = np.indices((2,) * model.prior.size).reshape(model.prior.size, -1).T.astype(float)
         return z, np.zeros(len(z))
     if isinstance(model, LinearGaussian):
         line = np.linspace(-8, 8, 501)

@@ -6,15 +6,19 @@
 See `alws.wake_sleep` for the algorithm, `alws.model` for what a model must give.
 """
 
-from alws import features, gradient_models, kernels, likelihoods
+from alws import features, gradient_models, kernels, likelihoods, manifolds
 from alws.adaptation import ALWS_A, ALWS_F, Adapt
 from alws.callbacks import EarlyStopping, MetricsFile, Report
+from alws.centred import Centred
 from alws.checkpoint import CheckpointError
 from alws.diagnostics import Diagnostics
 from alws.estimates import Cross, Joint, Natural, direct_gradients
 from alws.fit import Result, fit
+from alws.from_numpyro import NumpyroModel, from_numpyro
 from alws.gradient_models import KernelRidge
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sample
+from alws.numpyro_program import UnsupportedProgram
+from alws.posterior import Mode, expectation, posterior_mode
 from alws.wake_sleep import Info, Settings, State, WakeSleep
 
 __version__ = "0.1.0"
@@ -23,6 +27,7 @@ __all__ = [
     "ALWS_A",
     "ALWS_F",
     "Adapt",
+    "Centred",
     "CheckpointError",
     "Cross",
     "Diagnostics",
@@ -33,20 +38,27 @@ __all__ = [
     "Joint",
     "KernelRidge",
     "MetricsFile",
+    "Mode",
     "Model",
     "Natural",
+    "NumpyroModel",
     "Report",
     "Result",
     "Settings",
     "State",
+    "UnsupportedProgram",
     "WakeSleep",
     "direct_gradients",
     "draw",
+    "expectation",
     "features",
     "fit",
+    "from_numpyro",
     "gradient_models",
     "kernels",
     "likelihoods",
     "log_joint",
+    "manifolds",
+    "posterior_mode",
     "sample",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from alws.model import Draws, condition_arguments, draw, log_joints, sample, splits
+from alws.runtime import compiled
 
 FEWEST_SLEEP_SAMPLES = 10
 
@@ -127,7 +128,7 @@ def check_log_joint(
             )
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             raise ValueError(f"`log_joint(z, x)` must be floating point, got {value.dtype}.")
-    draws, replaced, bad = _first_draws(model, key, number, condition)
+    draws, replaced, bad = compiled(_first_draws, once=True)(model, key, number, condition)
     if int(replaced) == number:
         raise ValueError(
             f"every one of {number} draws from the model holds NaN or infinite numbers. Check "
@@ -141,7 +142,6 @@ def check_log_joint(
     return draws
 
 
-@eqx.filter_jit
 def _first_draws(
     model: Any, key: Key[Array, ""], number: int, condition: PyTree | None
 ) -> tuple[Draws, Array, Array]:

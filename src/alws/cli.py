@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from alws.checkpoint import CheckpointError
+from alws.data import DataError
 from alws.experiments import EXPERIMENTS, Claim, RunError, resume, start
 from alws.experiments.gallery import publish, update_readme
 
@@ -98,5 +99,5 @@ class _errors:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (RunError, CheckpointError)):
+        if isinstance(error, (RunError, CheckpointError, DataError)):
             _fail(str(error))

@@ -1,9 +1,12 @@
 """The choices `fit` makes when the user makes none, for a problem nobody tuned it for."""
 
+import math
+
+import jax
 import optax
 from jaxtyping import Array, Key, PyTree
 
-from alws.features import Chain, Features, Identity, Linear, Standardise, flatten
+from alws.features import Chain, Features, Identity, Linear, Standardise
 from alws.gradient_models.kernel_ridge import KernelRidge
 from alws.kernels import SquaredExponential
 
@@ -16,16 +19,18 @@ CONDITIONS = 4
 
 def features(data: PyTree[Array], key: Key[Array, ""]) -> Features:
     """x as it is (the kernel scales it); beyond 100 entries, scaled and projected to 300."""
-    entries = flatten(data).shape[1]
+    entries = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(data))
     if entries <= MOST_PLAIN_ENTRIES:
         return Identity()
     scaled = Standardise.from_data(data)
-    return Chain((scaled, Linear.random(key, entries, min(entries, PROJECTED_ENTRIES))))
+    projection_key = jax.random.fold_in(key, 1)
+    projected = min(entries, PROJECTED_ENTRIES)
+    return Chain((scaled, Linear.random(projection_key, entries, projected)))
 
 
 def gradient_model(data: PyTree[Array], key: Key[Array, ""]) -> KernelRidge:
     """Kernel ridge regression with an intercept, bandwidth from the median, λ from 0.01."""
-    return KernelRidge(SquaredExponential(features(data, key)), ridge=0.01)  # pyright: ignore
+    return KernelRidge(SquaredExponential(features(data, key)), ridge=0.01)
 
 
 def optimiser(steps: int, learning_rate: float = 0.05) -> optax.GradientTransformation:

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
@@ -18,7 +17,7 @@ from alws.checks import at_least
 from alws.diagnostics import Diagnostics
 from alws.estimates import choose
 from alws.problem import Problem, prepare
-from alws.runtime import enable_compilation_cache, one_lapack_thread
+from alws.runtime import compiled, enable_compilation_cache, one_lapack_thread
 from alws.wake_sleep import Info, Settings, State, WakeSleep
 
 
@@ -76,7 +75,7 @@ def fit(
     state, history = _start(algorithm, problem, key, path if resume else None)
     first = int(state.step)
     seed = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
-    advance = eqx.filter_jit(partial(_advance, algorithm))
+    advance = compiled(partial(_advance, algorithm))
     bar = ProgressBar(steps, first, progress)
     with one_lapack_thread(), bar.progress:
         for i in range(first, steps):
@@ -106,7 +105,7 @@ def _choose(
     """Fill in what the user left open."""
     gradient_model = settings.gradient_model
     if gradient_model is None:
-        gradient_model = defaults.gradient_model(problem.data, jax.random.fold_in(key, 1))
+        gradient_model = defaults.gradient_model(problem.data, key)
     return WakeSleep(
         gradient_model,
         settings.estimate or choose(problem.model),
@@ -134,7 +133,8 @@ def _start(
     algorithm: WakeSleep, problem: Problem, key: Key[Array, ""], path: Path | None
 ) -> tuple[State, dict[str, np.ndarray]]:
     """The first state, or the one a checkpoint holds, with the metrics so far."""
-    state = eqx.filter_jit(algorithm.init)(problem.model, problem.first_draws)
+    condition = jax.tree.map(lambda c: c[0], problem.conditions)
+    state = compiled(algorithm.init, once=True)(problem.model, problem.first_draws, key, condition)
     history = {name: np.zeros(0, np.float64) for name in METRICS}
     if path is None:
         return state, history

@@ -112,22 +112,38 @@ def finite(tree: PyTree) -> Array:
     return jnp.stack(rows).all(axis=0) if rows else jnp.array(True)
 
 
+def simulate(
+    model: Any, key: Key[Array, ""], number: int, condition: PyTree | None = None
+) -> Draws:
+    """`number` independent draws from p_θ as they come, θ held constant."""
+    model = jax.lax.stop_gradient(model) if eqx.is_array(model) else _held(model)
+    return jax.vmap(lambda k: sample(model, k, condition))(jax.random.split(key, number))
+
+
+def mend(draws: Draws) -> tuple[Draws, Array]:
+    """Draws with a finite one in place of each that is not, and how many there were of those.
+
+    A simulator may overflow now and then; no NaN may reach the regression.
+    """
+    number = jax.tree.leaves(draws)[0].shape[0]
+    good = jnp.broadcast_to(finite(draws), (number,))
+    first = jnp.argmax(good)
+
+    def replace(leaf: Array) -> Array:
+        rows = good.reshape(number, *[1] * (leaf.ndim - 1))
+        return jnp.where(rows, leaf, leaf[first])
+
+    return jax.tree.map(replace, draws), number - good.sum()
+
+
 def draw(
     model: Any, key: Key[Array, ""], number: int, condition: PyTree | None = None
 ) -> tuple[Draws, Array]:
-    """`number` independent draws from p_θ, and how many of them were not finite.
+    """`number` independent draws from p_θ, mended, and how many of them were not finite.
 
-    A draw that is not finite (a simulator that overflowed) is replaced by a finite one, so that no
-    NaN reaches the regression; nothing is differentiated.
+    Example: `draws, replaced = alws.draw(result.model, key, 1000)`.
     """
-    model = jax.lax.stop_gradient(model) if eqx.is_array(model) else _held(model)
-    draws = jax.vmap(lambda k: sample(model, k, condition))(jax.random.split(key, number))
-    good = jnp.broadcast_to(finite(draws), (number,))
-    source = jnp.where(good, jnp.arange(number), jnp.argmax(good))
-    clean = jax.lax.cond(
-        good.all(), lambda d: d, lambda d: jax.tree.map(lambda a: a[source], d), draws
-    )
-    return clean, number - good.sum()
+    return mend(simulate(model, key, number, condition))
 
 
 def _held(model: Any) -> Any:
