@@ -19,6 +19,7 @@ from alws.gradient_models import KernelRidge
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sample
 from alws.numpyro_program import UnsupportedProgram
 from alws.posterior import Mode, expectation, posterior_mode
+from alws.state_space import Given, StateSpace, sequences
 from alws.wake_sleep import Info, Settings, State, WakeSleep
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "Draws",
     "EarlyStopping",
     "ExponentialFamilyModel",
+    "Given",
     "Info",
     "Joint",
     "KernelRidge",
@@ -46,6 +48,7 @@ __all__ = [
     "Result",
     "Settings",
     "State",
+    "StateSpace",
     "UnsupportedProgram",
     "WakeSleep",
     "direct_gradients",
@@ -61,4 +64,5 @@ __all__ = [
     "manifolds",
     "posterior_mode",
     "sample",
+    "sequences",
 ]

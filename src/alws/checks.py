@@ -60,7 +60,8 @@ def check_data(data: PyTree, name: str = "data") -> int:
     sizes = {len(leaf) for leaf in leaves}
     if len(sizes) > 1:
         raise ValueError(
-            f"every array in `{name}` must have the same number of observations, got {sizes}."
+            f"every array in `{name}` must have the same number of observations, got {sizes}. "
+            "Sequences of unequal length are padded and masked by `alws.sequences`."
         )
     (size,) = sizes
     if size == 0:
@@ -71,7 +72,8 @@ def check_data(data: PyTree, name: str = "data") -> int:
             if bad:
                 raise ValueError(
                     f"`{name}` must be finite, got {bad} entries that are NaN or infinite. Leave "
-                    "those observations out, or model what is missing as a latent."
+                    "those observations out, model what is missing as a latent, or, for a state-"
+                    "space model, mark the missing times with `alws.sequences`."
                 )
     return size
 
