@@ -3,8 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.gaussian_process.kernels import RBF, Matern
+from sklearn.linear_model import Ridge
 
-from alws import features, kernels
+from alws import KernelRidge, features, kernels
+from alws.diagnostics import fraction_outside
 
 
 @pytest.mark.parametrize(
@@ -100,3 +102,30 @@ def test_standardise_is_not_moved_by_outliers(key):
     np.testing.assert_allclose(robust.scale, plain.scale, rtol=0.1)
     np.testing.assert_allclose(robust.location, plain.location, rtol=0.01)
     assert features.Standardise.from_data(jnp.ones((5, 2))).scale.tolist() == [1.0, 1.0]
+
+
+def test_dot_product_is_ridge_regression_on_standardised_features(key):
+    x = 3 * jax.random.normal(key, (40, 3)) + 5
+    y = jnp.sin(x) @ jnp.array([1.0, -2.0, 0.5])
+    new = x[:6] + 2.0
+    ours = KernelRidge(kernels.DotProduct(), ridge=0.3).fit(x).predict(new, y[:, None])[:, 0]
+    location, scale = np.asarray(x.mean(axis=0)), np.asarray(x.std(axis=0))
+    theirs = Ridge(alpha=0.3 * 3).fit((np.asarray(x) - location) / scale, np.asarray(y))
+    expected = theirs.predict((np.asarray(new) - location) / scale)
+    np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=2e-3)
+
+
+def test_dot_product_predicts_beyond_the_samples_up_to_its_reach(key):
+    x = jax.random.normal(key, (200, 1))
+    fitted = KernelRidge(kernels.DotProduct(reach=5.0), ridge=1e-3).fit(x)
+    near, far = fitted.predict(jnp.array([[4.0], [400.0]]), 2 * x)[:, 0]
+    assert abs(float(near) - 8.0) < 0.05
+    assert abs(float(far) - 2 * (float(x.mean()) + 5 * float(x.std()))) < 0.05
+
+
+def test_points_beyond_the_samples_are_called_outside_by_every_kernel(key):
+    x = jax.random.normal(key, (100, 2))
+    for kernel in (kernels.DotProduct(), kernels.SquaredExponential(bandwidth=1.0)):
+        fitted = KernelRidge(kernel, ridge=0.1).fit(x)
+        assert fraction_outside(fitted, x[:50]) == 0.0
+        assert fraction_outside(fitted, jnp.array([[6.0, 6.0], [-7.0, 5.0]])) == 1.0

@@ -36,7 +36,9 @@ def fraction_outside(smoother: Smoother, x: PyTree[Array]) -> Float[Array, ""]:
     About 0.01 when the points come from the model itself, 1 when all lie outside its samples.
     """
     gram = smoother.gram
-    own = jnp.where(jnp.eye(gram.shape[0], dtype=bool), -jnp.inf, gram)
+    norms = jnp.diagonal(gram)
+    closeness = gram - (norms[:, None] + norms) / 2
+    own = jnp.where(jnp.eye(gram.shape[0], dtype=bool), -jnp.inf, closeness)
     threshold = jnp.quantile(own.max(axis=0), 0.01)
-    nearest = smoother.similarity(x).max(axis=0)
+    nearest = smoother.closeness(x).max(axis=0)
     return jnp.mean(nearest < threshold, dtype=gram.dtype)

@@ -11,6 +11,7 @@ does not depend on x is predicted exactly instead of being shrunk towards zero.
 import math
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
@@ -104,6 +105,13 @@ class FittedKernelRidge(eqx.Module):
             return plain
         return plain + (cotangents.sum(axis=0) - plain.sum(axis=0)) / plain.shape[0]
 
-    def similarity(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
-        """k between every sleep sample and every point as it is, for diagnostics."""
-        return self.kernel.gram(self.embedded, self.kernel.place(self.kernel.embed(x)))
+    def closeness(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
+        """−d²/2 of every sleep sample and every point as it is, d²(x, y) = k(x,x)+k(y,y)−2k(x,y)."""
+        points = self.kernel.place(self.kernel.embed(x))
+
+        def own(point: PyTree) -> Array:
+            batch = jax.tree.map(lambda a: a[None], point)
+            return self.kernel.gram(batch, batch)[0, 0]
+
+        norms = jnp.diagonal(self.gram)[:, None] + jax.vmap(own)(points)
+        return self.kernel.gram(self.embedded, points) - norms / 2

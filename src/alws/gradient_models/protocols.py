@@ -37,8 +37,8 @@ class Smoother(Protocol):
         """Wᵀ·cotangents."""
         ...
 
-    def similarity(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
-        """k between sleep samples and points."""
+    def closeness(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
+        """−d²/2 between sleep samples and points, in the kernel's own distance."""
         ...
 
 

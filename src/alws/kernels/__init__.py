@@ -11,10 +11,12 @@ median of the first sleep samples and moves only by adaptation, as in the paper.
 
 from alws.kernels.base import Kernel, Sum
 from alws.kernels.distances import median_distance, sampled_median_distance, squared_distances
+from alws.kernels.dot_product import DotProduct
 from alws.kernels.others import OnSets, Pairwise
 from alws.kernels.stationary import Matern12, Matern32, Matern52, SquaredExponential, Stationary
 
 __all__ = [
+    "DotProduct",
     "Kernel",
     "Matern12",
     "Matern32",
