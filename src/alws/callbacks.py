@@ -64,14 +64,19 @@ class EarlyStopping:
 class MetricsFile:
     """Append every report to a file, one JSON object a line.
 
-    Example: `fit(..., callbacks=[MetricsFile("run/metrics.jsonl")])`.
+    `trace(model)`, if given, is a dictionary of numbers that are kept with the metrics.
+
+    Example: `fit(..., callbacks=[MetricsFile("run/metrics.jsonl", lambda m: {"mean": m.mean})])`.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, trace: Callable[[Any], dict[str, Any]] | None = None):
         self.path = Path(path)
+        self.trace = trace
 
     def __call__(self, report: Report) -> None:
-        clean = {k: (v if np.isfinite(v) else None) for k, v in report.metrics.items()}
+        traced = {} if self.trace is None else self.trace(report.model)
+        numbers = {**report.metrics, **{name: float(value) for name, value in traced.items()}}
+        clean = {k: (v if np.isfinite(v) else None) for k, v in numbers.items()}
         with self.path.open("a") as file:
             file.write(json.dumps({**clean, "step": report.step}) + "\n")
 

@@ -3,6 +3,7 @@
 from alws.experiments import (
     gabor,
     gradient,
+    hodgkin_huxley,
     hyperbolic,
     ica,
     matrix_factorisation,
@@ -13,6 +14,7 @@ from alws.experiments.experiment import Claim, Experiment, Run, RunError, resume
 _PAGES = (
     gabor,
     gradient,
+    hodgkin_huxley,
     hyperbolic,
     ica,
     matrix_factorisation,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.figure import Figure
 
 import alws
@@ -64,14 +65,18 @@ class Run:
     seed: int
     progress: bool | None = None
 
-    def fit_arguments(self, name: str = "checkpoint") -> dict[str, Any]:
+    def fit_arguments(
+        self, name: str = "checkpoint", trace: Callable[[Any], dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
         """Arguments for `alws.fit`: checkpoint, metrics and progress kept in this directory.
+
+        `trace(model)` is a dictionary of numbers to be kept with the metrics of each report.
 
         Example: `alws.fit(model, data, key=key, steps=1000, **run.fit_arguments())`.
         """
         path = self.directory / f"{name}.npz"
         resume = path.exists()
-        metrics: list[Callback] = [self._metrics_file(name, path if resume else None)]
+        metrics: list[Callback] = [self._metrics_file(name, path if resume else None, trace)]
         return {
             "checkpoint": path,
             "resume": resume,
@@ -79,14 +84,24 @@ class Run:
             "progress": self.progress,
         }
 
-    def _metrics_file(self, name: str, resumed: Path | None) -> MetricsFile:
+    def trace(self, name: str = "checkpoint") -> dict[str, Float[np.ndarray, " reports"]]:
+        """Metrics and traced numbers of a fit so far, report by report."""
+        lines = [json.loads(line) for line in self._metrics_path(name).read_text().splitlines()]
+        return {key: np.array([line[key] for line in lines], float) for key in lines[0]}
+
+    def _metrics_path(self, name: str) -> Path:
+        return self.directory / ("metrics.jsonl" if name == "checkpoint" else f"{name}.jsonl")
+
+    def _metrics_file(
+        self, name: str, resumed: Path | None, trace: Callable[[Any], dict[str, Any]] | None
+    ) -> MetricsFile:
         """The metrics file, without the lines of steps that will be done again."""
-        path = self.directory / ("metrics.jsonl" if name == "checkpoint" else f"{name}.jsonl")
+        path = self._metrics_path(name)
         if resumed is not None and path.exists():
             done = checkpoint.header(resumed)["step"]
             lines = [ln for ln in path.read_text().splitlines() if json.loads(ln)["step"] <= done]
             path.write_text("".join(line + "\n" for line in lines))
-        return MetricsFile(path)
+        return MetricsFile(path, trace)
 
     def log(self, step: int, steps: int, **metrics: float) -> None:
         """Append a line to the run's metrics, for work that is not a fit."""

@@ -106,7 +106,7 @@ class FittedKernelRidge(eqx.Module):
         return plain + (cotangents.sum(axis=0) - plain.sum(axis=0)) / plain.shape[0]
 
     def closeness(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
-        """−d²/2 of every sleep sample and every point as it is, d²(x, y) = k(x,x)+k(y,y)−2k(x,y)."""
+        """−d²/2 of every sleep sample and point, with d²(x, y) = k(x, x) + k(y, y) − 2k(x, y)."""
         points = self.kernel.place(self.kernel.embed(x))
 
         def own(point: PyTree) -> Array:
