@@ -6,7 +6,6 @@ from sklearn.gaussian_process.kernels import RBF, Matern
 from sklearn.linear_model import Ridge
 
 from alws import KernelRidge, features, kernels
-from alws.diagnostics import fraction_outside
 
 
 @pytest.mark.parametrize(
@@ -127,5 +126,5 @@ def test_points_beyond_the_samples_are_called_outside_by_every_kernel(key):
     x = jax.random.normal(key, (100, 2))
     for kernel in (kernels.DotProduct(), kernels.SquaredExponential(bandwidth=1.0)):
         fitted = KernelRidge(kernel, ridge=0.1).fit(x)
-        assert fraction_outside(fitted, x[:50]) == 0.0
-        assert fraction_outside(fitted, jnp.array([[6.0, 6.0], [-7.0, 5.0]])) == 1.0
+        assert fitted.outside(x[:50]) == 0.0
+        assert fitted.outside(jnp.array([[6.0, 6.0], [-7.0, 5.0]])) == 1.0

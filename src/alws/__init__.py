@@ -15,7 +15,7 @@ from alws.diagnostics import Diagnostics
 from alws.estimates import Cross, Joint, Natural, direct_gradients
 from alws.fit import Result, fit
 from alws.from_numpyro import NumpyroModel, from_numpyro
-from alws.gradient_models import KernelRidge
+from alws.gradient_models import KernelRidge, LinearReadout
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sample
 from alws.numpyro_program import UnsupportedProgram
 from alws.posterior import Mode, expectation, posterior_mode
@@ -39,6 +39,7 @@ __all__ = [
     "Info",
     "Joint",
     "KernelRidge",
+    "LinearReadout",
     "MetricsFile",
     "Mode",
     "Model",

@@ -8,9 +8,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
-
-from alws.gradient_models.protocols import Smoother
+from jaxtyping import Array, Float
 
 
 class Diagnostics(NamedTuple):
@@ -28,17 +26,3 @@ def effective_samples(weights: Float[Array, " sleep"]) -> Float[Array, ""]:
     """(Σ|w|)²/Σw²: N for equal weights, 1 when a single sample has them all."""
     tiny = jnp.finfo(weights.dtype).tiny
     return jnp.abs(weights).sum() ** 2 / jnp.maximum((weights**2).sum(), tiny)
-
-
-def fraction_outside(smoother: Smoother, x: PyTree[Array]) -> Float[Array, ""]:
-    """The share of points farther from their nearest sleep sample than 99 % of these from theirs.
-
-    About 0.01 when the points come from the model itself, 1 when all lie outside its samples.
-    """
-    gram = smoother.gram
-    norms = jnp.diagonal(gram)
-    closeness = gram - (norms[:, None] + norms) / 2
-    own = jnp.where(jnp.eye(gram.shape[0], dtype=bool), -jnp.inf, closeness)
-    threshold = jnp.quantile(own.max(axis=0), 0.01)
-    nearest = smoother.closeness(x).max(axis=0)
-    return jnp.mean(nearest < threshold, dtype=gram.dtype)

@@ -202,7 +202,7 @@ def direct_gradients(
 
 def _mean_weights(smoother: Smoother, x: PyTree) -> Float[Array, " sleep"]:
     points = jax.tree.leaves(x)[0].shape[0]
-    return smoother.pull(x, jnp.full((points, 1), 1 / points, smoother.gram.dtype))[:, 0]
+    return smoother.pull(x, jnp.full((points, 1), 1 / points, smoother.factor.ridge.dtype))[:, 0]
 
 
 def _parts(model: Any, condition: PyTree | None) -> Callable[[PyTree], tuple[list, list]]:

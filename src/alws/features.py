@@ -7,6 +7,7 @@ separately: a remedy for covariate shift on images (§3.5).
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -115,6 +116,37 @@ class Network(Features):
 
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
         return flatten(jax.vmap(self.network)(x))
+
+
+class Following(Features):
+    """Features that the model itself suggests, made anew from θ_t at every step; θ is held.
+
+    Example: `Following(lambda model: Linear(jnp.linalg.pinv(model.weight).T))` sees an image
+    through the inverse of the present filters.
+    """
+
+    make: Callable[[Any], Features] = eqx.field(static=True)
+
+    def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
+        raise ValueError(
+            "features that follow the model must be given it before they are used: "
+            "`follow(gradient_model, model)`. Kernels need `track=True` to go with them."
+        )
+
+
+def follow(tree: PyTree, model: Any) -> PyTree:
+    """A gradient model, or any other tree, with the features of `model` in place of `Following`.
+
+    Example: `smoother = follow(gradient_model, model).fit(sleep.x)`.
+    """
+
+    def is_following(node: Any) -> bool:
+        return isinstance(node, Following)
+
+    held = jax.tree.map(lambda a: jax.lax.stop_gradient(a) if eqx.is_array(a) else a, model)
+    return jax.tree.map(
+        lambda node: node.make(held) if is_following(node) else node, tree, is_leaf=is_following
+    )
 
 
 class Chain(Features):

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from alws import defaults
 from alws.checks import FEWEST_SLEEP_SAMPLES, at_least, check_data, check_log_joint, match_data
+from alws.features import follow
 from alws.gradient_models.protocols import GradientModel
 from alws.latent_checks import (
     bounded,
@@ -203,7 +204,7 @@ def _predict(
     rows = jax.vmap(_flat)(values)
     sleep, targets = jax.tree.map(lambda a: a[:number], (draws.x, rows))
     validation, truth = jax.tree.map(lambda a: a[number:], (draws.x, rows))
-    regression = regression.initialise(sleep)
+    regression = follow(regression, model).initialise(sleep)
     one = jax.tree.map(lambda leaf: leaf[0], values)
     if choose:
         owner = _flat([jnp.full(leaf.shape, i) for i, leaf in enumerate(jax.tree.leaves(one))])

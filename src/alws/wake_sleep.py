@@ -26,8 +26,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from alws import natural_units
 from alws.adaptation import Adapt, hold_fixed
-from alws.diagnostics import effective_samples, fraction_outside
+from alws.diagnostics import effective_samples
 from alws.estimates import Estimate
+from alws.features import follow
 from alws.gradient_models.protocols import GradientModel, Smoother
 from alws.model import Draws, draw, log_joints, mend, simulate
 from alws.updates import select, update, value_and_gradient, value_if
@@ -185,7 +186,7 @@ class WakeSleep:
         raw, validation = self._draw(model, key, condition)
         sleep, replaced = mend(raw)
         smoother, to_gamma = eqx.filter_vjp(
-            lambda g: hold_fixed(g, self.settings.adapt).fit(sleep.x), gamma
+            lambda g: follow(hold_fixed(g, self.settings.adapt), model).fit(sleep.x), gamma
         )
 
         # Sleep phase: score it on held-out samples, and the gradient of the score in γ.
@@ -233,7 +234,7 @@ class WakeSleep:
             WakeResult(
                 gradient,
                 value,
-                value_if(measuring, lambda: fraction_outside(smoother, x)),
+                value_if(measuring, lambda: smoother.outside(x)),
                 effective_samples(held.mean_weights),
                 information,
             ),

@@ -105,13 +105,20 @@ class FittedKernelRidge(eqx.Module):
             return plain
         return plain + (cotangents.sum(axis=0) - plain.sum(axis=0)) / plain.shape[0]
 
-    def closeness(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
-        """−d²/2 of every sleep sample and point, with d²(x, y) = k(x, x) + k(y, y) − 2k(x, y)."""
+    def outside(self, x: PyTree[Array]) -> Float[Array, ""]:
+        """The share of points farther from the nearest sleep sample than 99 % of these are.
+
+        The distance is the kernel's own, d²(x, y) = k(x, x) + k(y, y) − 2k(x, y).
+        """
         points = self.kernel.place(self.kernel.embed(x))
 
-        def own(point: PyTree) -> Array:
+        def norm(point: PyTree) -> Array:
             batch = jax.tree.map(lambda a: a[None], point)
             return self.kernel.gram(batch, batch)[0, 0]
 
-        norms = jnp.diagonal(self.gram)[:, None] + jax.vmap(own)(points)
-        return self.kernel.gram(self.embedded, points) - norms / 2
+        norms = jnp.diagonal(self.gram)
+        between = 2 * self.kernel.gram(self.embedded, points) - norms[:, None]
+        nearest = jax.vmap(norm)(points) - between.max(axis=0)
+        own = norms[:, None] + norms - 2 * self.gram
+        own = jnp.where(jnp.eye(own.shape[0], dtype=bool), jnp.inf, own).min(axis=0)
+        return jnp.mean(nearest > jnp.quantile(own, 0.99), dtype=own.dtype)

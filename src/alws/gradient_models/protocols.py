@@ -12,11 +12,6 @@ class Smoother(Protocol):
     """A regression fitted to sleep samples: prediction = W·targets, W a function of x alone."""
 
     @property
-    def gram(self) -> Float[Array, "sleep sleep"]:
-        """k of every pair of sleep samples."""
-        ...
-
-    @property
     def factor(self) -> Factor:
         """The factor behind W, with the ridge it took."""
         ...
@@ -37,8 +32,8 @@ class Smoother(Protocol):
         """Wᵀ·cotangents."""
         ...
 
-    def closeness(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
-        """−d²/2 between sleep samples and points, in the kernel's own distance."""
+    def outside(self, x: PyTree[Array]) -> Float[Array, ""]:
+        """The share of points outside the sleep samples: about 0.01 if they are alike, up to 1."""
         ...
 
 
