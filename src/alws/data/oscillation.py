@@ -1,7 +1,7 @@
 """Images of a rotating latent, of which only one coordinate is seen.
 
-    z_t = R_α z_{t−1} r(‖z_{t−1}‖)/‖z_{t−1}‖ + noise,   r(a) = sigmoid(4 (a − 0.3)),
-    x_t = exp(−½ (z_{t,1} − c_i)²/0.3²) + noise,   centres c_i from −1.5 to 1.5
+z_t = R_α z_{t−1} r(‖z_{t−1}‖)/‖z_{t−1}‖ + noise,   r(a) = sigmoid(4 (a − 0.3)),
+x_t = exp(−½ (z_{t,1} − c_i)²/0.3²) + noise,   centres c_i from −1.5 to 1.5
 """
 
 import jax

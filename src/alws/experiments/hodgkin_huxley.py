@@ -4,7 +4,7 @@
     ė = α_e(V) (1 − e) − β_e(V) e,   e ∈ {m, h, n},   rates of Pospischil et al. 2008
     x_t = V_t + noise
 
-in steps of 0.05 ms. The latents are the voltages; the gates follow from them, and their gradient is
+in steps of 0.05 ms, the gates kept between 0 and 1 where a step would overshoot. The latents are the voltages; the gates follow from them, and their gradient is
 carried through time. All ten parameters and the start are learnt from one trace of 1000 steps under
 a noisy current, and the fitted neuron is asked for its response to a current it has not seen.
 

@@ -270,7 +270,7 @@ EXPERIMENT = Experiment(
         ),
         "desk": Settings(
             steps=300,
-            learning_rate=5e-3,
+            learning_rate=0.015,
             held_noise=(1.5, 1.0, 0.5),
             held_steps=150,
             vae_steps=30_000,
