@@ -4,9 +4,10 @@
     ė = α_e(V) (1 − e) − β_e(V) e,   e ∈ {m, h, n},   rates of Pospischil et al. 2008
     x_t = V_t + noise
 
-in steps of 0.05 ms, the gates kept between 0 and 1 where a step would overshoot. The latents are the voltages; the gates follow from them, and their gradient is
-carried through time. All ten parameters and the start are learnt from one trace of 1000 steps under
-a noisy current, and the fitted neuron is asked for its response to a current it has not seen.
+in steps of 0.05 ms, the gates kept between 0 and 1 where a step would overshoot. The latents are
+the voltages; the gates follow from them, and their gradient is carried through time. All ten
+parameters and the start are learnt from one trace of 1000 steps under a noisy current, and the
+fitted neuron is asked for its response to a current it has not seen.
 
 A trace simulated from the wrong parameters is nowhere near the data, and a kernel of the distance
 between traces sees nothing there. So the kernel is the dot product of what an electrophysiologist
