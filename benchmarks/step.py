@@ -57,10 +57,10 @@ class Small(eqx.Module):
         return logpdf(z).sum() + logpdf(x, self.loadings @ z).sum()
 
 
-def seconds_per_step(model, data, settings, batch_size, repeats):
+def seconds_per_step(model, data, settings, batch_size, repeats, conditions=None):
     key = jax.random.key(0)
     began = time.perf_counter()
-    problem = prepare(model, data, key, 10, settings, None, batch_size)
+    problem = prepare(model, data, key, 10, settings, conditions, batch_size)
     algorithm = _choose(problem, 10, settings, None, key)
     state, _ = _start(algorithm, problem, key, None)
     chosen = problem.batch(0, (0,))

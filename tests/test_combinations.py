@@ -105,6 +105,32 @@ def test_a_fit_in_double_precision_stays_double_and_improves(key):
         assert mean_log_likelihood(result.model, x) > before + 0.05
 
 
+class Far(eqx.Module):
+    """x ~ N(μ + z, 1) near 10⁸, where float32 has a number only every eight."""
+
+    double = True
+    mean: jax.Array
+
+    def sample(self, key):
+        z, noise = jax.random.normal(key, (2,))
+        return z, (1e8 + self.mean + z + noise)[None]
+
+    def log_joint(self, z, x):
+        return -0.5 * z**2 - 0.5 * jnp.sum((x - 1e8 - self.mean - z) ** 2)
+
+
+def test_a_model_that_asks_for_double_precision_gets_it_alone(key):
+    x = 1e8 + 3.0 + np.sqrt(2) * np.random.default_rng(0).normal(size=(200, 1))
+    result = alws.fit(
+        Far(jnp.array(2.0)), x, key=key, steps=150, settings=alws.Settings(sleep_samples=100)
+    )
+    assert result.model.mean.dtype == np.float64
+    assert abs(float(result.model.mean) - (x.mean() - 1e8)) < 0.1
+    assert jnp.ones(2).dtype == np.float32
+    with alws.precision(result.model):
+        assert alws.draw(result.model, key, 3)[0].x.dtype == np.float64
+
+
 class Shifted(eqx.Module):
     """x ~ N(μ + c + z, 1), z ~ N(0, 1), for a condition c."""
 

@@ -109,6 +109,27 @@ def test_model_density_is_that_of_numpyro(key):
     np.testing.assert_allclose(alws.log_joint(model, z, x), expected, rtol=1e-5)
 
 
+def test_best_linear_guess_is_the_regression_of_the_latents_on_the_images(key):
+    model = ica.IndependentComponents(key, pixels=6, latents=3)
+    model = eqx.tree_at(lambda m: (m.weight, m.log_noise), model, (8 * model.weight, -0.5))
+    draws, _ = alws.draw(model, key, 100_000)
+    guess = ica.best_linear_guess(model)
+    fitted = np.linalg.lstsq(np.asarray(draws.x), np.asarray(draws.z), rcond=None)[0]
+    np.testing.assert_allclose(guess.weight.T, fitted, atol=0.02)
+    features = np.asarray(guess(draws.x[:5]))
+    assert features.shape == (5, 3 * 5 + 6)
+    u = np.asarray(draws.x[:5]) @ np.asarray(guess.weight).T
+    np.testing.assert_allclose(features[:, -6:-3], u[:, :1] * u, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gradient_step_of_half_the_variance_is_that_of_em(key):
+    """Exact moments: W + σ²/2 ∇_W J = W + ½(E xzᵀ − W E zzᵀ), EM's W where E zzᵀ = 2I."""
+    optimiser = ica.em_step(0.5)
+    gradient = jax.random.normal(key, (4, 2))
+    update, _ = optimiser.update(-gradient, optimiser.init(gradient))
+    np.testing.assert_allclose(update, 0.125 * gradient, rtol=1e-6)
+
+
 def test_images_are_standardised_and_come_from_the_scaled_filters():
     weight = np.random.default_rng(0).normal(size=(9, 3))
     images = component_images(weight, 20_000, 100, seed=1)

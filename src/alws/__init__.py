@@ -19,6 +19,7 @@ from alws.gradient_models import KernelRidge, LinearReadout
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sample
 from alws.numpyro_program import UnsupportedProgram
 from alws.posterior import Mode, expectation, posterior_mode
+from alws.runtime import precision
 from alws.state_space import Given, StateSpace, sequences
 from alws.wake_sleep import Info, Settings, State, WakeSleep
 
@@ -64,6 +65,7 @@ __all__ = [
     "log_joint",
     "manifolds",
     "posterior_mode",
+    "precision",
     "sample",
     "sequences",
 ]

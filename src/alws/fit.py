@@ -17,7 +17,12 @@ from alws.checks import at_least
 from alws.diagnostics import Diagnostics
 from alws.estimates import choose
 from alws.problem import Problem, prepare
-from alws.runtime import compiled, enable_compilation_cache, one_lapack_thread
+from alws.runtime import (
+    compiled,
+    enable_compilation_cache,
+    in_own_precision,
+    one_lapack_thread,
+)
 from alws.wake_sleep import Info, Settings, State, WakeSleep
 
 
@@ -34,6 +39,7 @@ class Result:
     algorithm: WakeSleep
 
 
+@in_own_precision
 def fit(
     model: Any,
     data: PyTree,
@@ -56,6 +62,7 @@ def fit(
     for each observation. `log_prior(model)` is log p(θ) for the whole data set: the objective is
     Σ log p_θ(x) + log p(θ). `checkpoint` is a file, written every `checkpoint_every` steps and at
     the end; with `resume=True` the fit goes on from it, bit for bit as if it had not stopped.
+    A model whose class says `double = True` is fitted in float64.
 
     Example:
         >>> result = alws.fit(Mixture(logits, means), data, key=jax.random.key(0), steps=2000)

@@ -30,7 +30,7 @@ from alws.latent_checks import (
     transforms_of,
 )
 from alws.model import draw, log_joint, sample
-from alws.runtime import one_lapack_thread
+from alws.runtime import in_own_precision, one_lapack_thread
 
 FARTHEST = 30.0
 """Where a start on the edge of its support is put, in unconstrained coordinates."""
@@ -46,6 +46,7 @@ class Mode(NamedTuple):
     log_joint: Float[Array, " observations"]
 
 
+@in_own_precision
 def posterior_mode(
     model: Any,
     x: PyTree,
@@ -153,6 +154,7 @@ def _ascend(
     return Mode(place(best), jnp.maximum(last, highest))
 
 
+@in_own_precision
 def expectation(
     model: Any,
     f: Callable[[PyTree], PyTree],

@@ -2,13 +2,19 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import scipy.linalg  # noqa: F401  (its LAPACK is the one JAX calls; load it to find its threads)
 from threadpoolctl import threadpool_limits
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def enable_compilation_cache() -> Path | None:
@@ -38,6 +44,36 @@ def compiled(function: Callable[..., Any], *, once: bool = False) -> Callable[..
         return eqx.filter_jit(function)
     options: dict[str, Any] = {"compiler_options": {level: 0 if once else 1}}
     return eqx.filter_jit(function, **options)
+
+
+def precision(model: Any) -> AbstractContextManager:
+    """Within this context floating-point numbers are as long as the model asks for.
+
+    A class that says `double = True` is simulated and fitted in float64, all others as JAX is set.
+
+    Example: `with alws.precision(model): draws, _ = alws.draw(model, key, 1000)`.
+    """
+    return jax.enable_x64(True) if getattr(model, "double", False) else nullcontext()
+
+
+def in_own_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """`function(model, ...)` in the precision the model asks for, its parameters with it."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        model, *rest = args
+        if not getattr(model, "double", False):
+            return function(*args, **kwargs)
+        with precision(model):
+            return function(_doubled(model), *rest, **kwargs)  # pyright: ignore
+
+    return call
+
+
+def _doubled(model: Any) -> Any:
+    return jax.tree.map(
+        lambda a: jnp.asarray(a, jnp.float64) if eqx.is_inexact_array(a) else a, model
+    )
 
 
 def one_lapack_thread() -> threadpool_limits:

@@ -9,12 +9,11 @@ and sign: filters are matched one to one with the true ones, for the greatest su
 
 `paper` has the paper's settings: a kernel on an adaptive linear feature with 300 outputs, and the
 noise learnt from the start. `desk` differs in two things, because in 36 dimensions a kernel of the
-distance needs far more samples than it gets, and a sharp likelihood turns the filters slowly. Its
-regression is a linear readout of what the present model suggests: u, the best linear guess of z,
-with functions of each u_i and all products u_i u_j. And the model's noise is held at 1.5 at first,
-which makes the posterior broad and its bend visible, and then lowered; there a plain gradient step
-of σ²/E z² is that of EM. At the end the noise is learnt. The estimate is centred, which frees it of
-the regression's bias where data and model agree.
+distance needs far more samples, and a sharp likelihood turns the filters slowly. Its regression is
+a linear readout of what the present model suggests: u, the best linear guess of z, functions of
+each u_i and all products u_i u_j. And the noise is held at 1.5 at first, which makes the posterior
+broad and its bend visible, and lowered in steps before it is learnt, for the VAE too. The estimate
+is centred, which frees it of the regression's bias where data and model agree.
 """
 
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from alws.data.components import ComponentImages, component_images, natural_comp
 from alws.experiments.experiment import Claim, Experiment, Run, significant
 from alws.experiments.ica_figure import figure
 from alws.features import Features, Following, Linear
-from alws.gradient_models import GradientModel
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
 from alws.metrics import match_filters, relative_mmd_test
@@ -59,11 +57,12 @@ class Settings:
     side: int = 16
     filters: int = 36
     learning_rate: float = 1e-3
+    noise_learning_rate: float = 1e-3
     sleep_samples: int = 3000
     batch_size: int = 2000
     ridge: float = 0.001
     projections: int | None = None
-    vae_learning_rate: float = 1e-2
+    vae_learning_rate: float = 3e-3
     vae_hidden: int = 200
     images: int = 100_000
     patches: int = 50_000
@@ -96,8 +95,9 @@ def run(settings: Settings, run: Run) -> list[Claim]:
     images = component_images(truth, settings.images, settings.test_samples, run.seed)
     start_key, fit_key, vae_key, sample_key = jax.random.split(jax.random.key(run.seed), 4)
     start = IndependentComponents(start_key, settings.side**2, settings.filters)
+    held = fit_with_held_noise(start, images.train, settings, run, fit_key)
     models = {
-        name: fit_alws(start, images.train, settings, run, fit_key, adapt_ridge)
+        name: fit_alws(held, images.train, settings, run, fit_key, adapt_ridge)
         for name, adapt_ridge in (("λ fixed", False), ("λ adapted", True))
     }
     models["VAE"] = fit_vae(start, images.train, settings, run, vae_key)
@@ -127,13 +127,23 @@ def best_linear_guess(model: IndependentComponents) -> Guess:
     return Guess(jnp.linalg.solve(gram + prior, model.weight.T))
 
 
-def regression(settings: Settings, key: Key[Array, ""]) -> GradientModel:
-    """The paper's kernel if it has projections, the linear readout of the guess if not."""
-    if settings.projections is None:
-        return alws.LinearReadout(Following(best_linear_guess), ridge=settings.ridge)
-    features = Linear.random(key, settings.side**2, settings.projections)
-    kernel = SquaredExponential(features, track=False)
-    return alws.KernelRidge(kernel, ridge=settings.ridge)
+def fit_with_held_noise(
+    model: IndependentComponents,
+    data: Float[np.ndarray, "images pixels"],
+    settings: Settings,
+    run: Run,
+    key: Key[Array, ""],
+) -> IndependentComponents:
+    """ALWS by EM's steps, the noise held at one level after the other."""
+    for noise in settings.held_noise:
+        model = eqx.tree_at(lambda m: m.log_noise, model, float(np.log(noise)))
+        how = fit_settings(settings, em_step(noise), alws.ALWS_F, key)
+        arguments = run.fit_arguments(f"noise-{noise}")
+        steps, batch = settings.held_steps, settings.batch_size
+        model = alws.fit(
+            model, data, key=key, steps=steps, batch_size=batch, settings=how, **arguments
+        ).model
+    return eqx.tree_at(lambda m: m.log_noise, model, jnp.asarray(model.log_noise))
 
 
 def fit_alws(
@@ -144,38 +154,40 @@ def fit_alws(
     key: Key[Array, ""],
     adapt_ridge: bool,
 ) -> IndependentComponents:
-    """ALWS: the noise held at one level after the other, if asked for, and then learnt."""
-    name = "adapted" if adapt_ridge else "fixed"
-    gradient_model = regression(settings, key)
-    estimate = alws.Natural()
-    if settings.held_noise:
-        estimate = alws.Centred(estimate, settings.batch_size)
-    stages = [
-        (f"{name}-{noise}", noise, em_step(noise), settings.held_steps)
-        for noise in settings.held_noise
-    ]
-    stages.append(
-        (name, None, defaults.optimiser(settings.steps, settings.learning_rate), settings.steps)
+    """ALWS with the noise learnt, λ fixed or adapted; the noise may need larger steps."""
+    rates = {"weight": settings.learning_rate, "noise": settings.noise_learning_rate}
+    labels = eqx.tree_at(lambda m: (m.weight, m.log_noise), model, ("weight", "noise"))
+    optimisers = {name: defaults.optimiser(settings.steps, rate) for name, rate in rates.items()}
+    adapt = alws.Adapt(ridge=adapt_ridge, features=settings.projections is not None)
+    how = fit_settings(settings, optax.multi_transform(optimisers, labels), adapt, key)
+    arguments = run.fit_arguments("adapted" if adapt_ridge else "fixed")
+    steps, batch = settings.steps, settings.batch_size
+    return alws.fit(
+        model, data, key=key, steps=steps, batch_size=batch, settings=how, **arguments
+    ).model
+
+
+def fit_settings(
+    settings: Settings,
+    optimiser: optax.GradientTransformation,
+    adapt: alws.Adapt,
+    key: Key[Array, ""],
+) -> alws.Settings:
+    """The paper's kernel and estimate if there are projections, the centred readout if not."""
+    if settings.projections is None:
+        regression = alws.LinearReadout(Following(best_linear_guess), ridge=settings.ridge)
+        estimate = alws.Centred(alws.Natural(), settings.batch_size)
+    else:
+        features = Linear.random(key, settings.side**2, settings.projections)
+        kernel = SquaredExponential(features, track=False)
+        regression, estimate = alws.KernelRidge(kernel, ridge=settings.ridge), alws.Natural()
+    return alws.Settings(
+        gradient_model=regression,
+        estimate=estimate,
+        optimiser=optimiser,
+        sleep_samples=settings.sleep_samples,
+        adapt=adapt,
     )
-    for stage, noise, optimiser, steps in stages:
-        level = jnp.asarray(model.log_noise) if noise is None else float(np.log(noise))
-        result = alws.fit(
-            eqx.tree_at(lambda m: m.log_noise, model, level),
-            data,
-            key=key,
-            steps=steps,
-            batch_size=settings.batch_size,
-            settings=alws.Settings(
-                gradient_model=gradient_model,
-                estimate=estimate,
-                optimiser=optimiser,
-                sleep_samples=settings.sleep_samples,
-                adapt=alws.Adapt(ridge=adapt_ridge, features=settings.projections is not None),
-            ),
-            **run.fit_arguments(stage),
-        )
-        model, gradient_model = result.model, result.gradient_model
-    return model
 
 
 def em_step(noise: float) -> optax.GradientTransformation:
@@ -191,22 +203,25 @@ def fit_vae(
     run: Run,
     key: Key[Array, ""],
 ) -> IndependentComponents:
-    """The same decoder from the same start, trained with an encoder; kept once it is done."""
+    """The same decoder from the same start, through the same noise levels, with an encoder."""
     encoder_key, fit_key = jax.random.split(key)
     encoder = LaplaceEncoder(*start.weight.shape, hidden=settings.vae_hidden, key=encoder_key)
-    done = (path := run.directory / "vae.npz").exists()
-    vae, bounds = train(
-        Autoencoder(encoder, start),
-        jnp.asarray(data),
-        key=fit_key,
-        steps=settings.vae_steps,
-        learning_rate=settings.vae_learning_rate,
-        clip=1000.0,
-        every=200,
-        checkpoint=path,
-    )
-    for i, bound in enumerate([] if done else bounds):
-        run.log(i + 1, len(bounds), bound=float(bound))
+    vae = Autoencoder(encoder, start)
+    for noise in (*settings.held_noise, None):
+        level = jnp.asarray(vae.model.log_noise) if noise is None else float(np.log(noise))
+        done = (path := run.directory / f"vae-{noise or 'learnt'}.npz").exists()
+        vae, bounds = train(
+            eqx.tree_at(lambda v: v.model.log_noise, vae, level),
+            jnp.asarray(data),
+            key=fit_key,
+            steps=settings.vae_steps,
+            learning_rate=settings.vae_learning_rate,
+            clip=1000.0,
+            every=200,
+            checkpoint=path,
+        )
+        for i, bound in enumerate([] if done else bounds):
+            run.log(i + 1, len(bounds), bound=float(bound))
     return vae.model
 
 
@@ -270,10 +285,11 @@ EXPERIMENT = Experiment(
         ),
         "desk": Settings(
             steps=300,
-            learning_rate=0.015,
+            learning_rate=3e-3,
+            noise_learning_rate=0.02,
             held_noise=(1.5, 1.0, 0.5),
             held_steps=150,
-            vae_steps=30_000,
+            vae_steps=10_000,
         ),
         "paper": Settings(
             steps=100_000,
