@@ -19,6 +19,7 @@ from alws.gradient_models import KernelRidge
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sample
 from alws.numpyro_program import UnsupportedProgram
 from alws.posterior import Mode, expectation, posterior_mode
+from alws.standard_errors import StandardErrors, standard_errors
 from alws.wake_sleep import Info, Settings, State, WakeSleep
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ __all__ = [
     "Report",
     "Result",
     "Settings",
+    "StandardErrors",
     "State",
     "UnsupportedProgram",
     "WakeSleep",
@@ -61,4 +63,5 @@ __all__ = [
     "manifolds",
     "posterior_mode",
     "sample",
+    "standard_errors",
 ]
