@@ -105,21 +105,24 @@ def _under_one_condition(
     phases: int,
 ) -> Products:
     """Σ ĝ_a ĝ_bᵀ over x, and A, B and E[t tᵀ] over `fresh_number` fresh draws for each phase."""
-    fresh_key, sleep_key = jax.random.split(key)
-    fresh, _ = draw(model, fresh_key, phases * fresh_number, condition)
-    truth = _scores(model, fresh, condition)
+    draws, _ = draw(model, key, phases * (number + fresh_number), condition)
+    scores = _scores(model, draws, condition)
+    split = phases * number
+    sleep = jax.tree.map(
+        lambda a: a[:split].reshape(phases, number, *a.shape[1:]), (draws.x, scores)
+    )
+    fresh, truth = jax.tree.map(lambda a: a[split:], (draws.x, scores))
     truth = truth - truth.mean(axis=0)
 
-    def phase(key: Key[Array, ""]) -> tuple[Array, Array]:
-        sleep, _ = draw(model, key, number, condition)
-        targets = _scores(model, sleep, condition)
-        smoother = regression.fit(sleep.x)
-        own = smoother.predict(fresh.x, targets)
+    def phase(sleep: tuple[PyTree, Array]) -> tuple[Array, Array]:
+        observations, targets = sleep
+        smoother = regression.fit(observations)
+        own = smoother.predict(fresh, targets)
         centre = own.mean(axis=0)
         there = truth[:0] if x is None else smoother.predict(x, targets)
         return there - centre, own - centre
 
-    there, own = jax.lax.map(phase, jax.random.split(sleep_key, phases))
+    there, own = jax.lax.map(phase, sleep)
 
     def without(left_out: Array) -> tuple[Array, Array, Array, Array]:
         kept = (jnp.arange(phases) != left_out).astype(truth.dtype)

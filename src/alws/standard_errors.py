@@ -21,7 +21,7 @@ each phase and its share of the fresh draws; how much that changes says how nois
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -37,7 +37,7 @@ from alws.latent_checks import match_conditions
 from alws.runtime import enable_compilation_cache
 from alws.score_products import Products, products
 
-CERTAIN, NOTHING = 2.0, 1e-6
+CERTAIN, NOTHING = 1.0, 1e-6
 """A positive eigenvalue is above this many of its standard deviations, and above this."""
 
 
@@ -76,7 +76,7 @@ def standard_errors(
     *,
     key: Key[Array, ""],
     conditions: PyTree | None = None,
-    information: Literal["observed", "expected"] = "observed",
+    information: str = "observed",
     phases: int = 8,
     sleep_samples: int | None = None,
     gradient_model: GradientModel | None = None,

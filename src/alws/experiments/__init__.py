@@ -2,6 +2,7 @@
 
 from alws.experiments import (
     gabor,
+    galton,
     gradient,
     hyperbolic,
     ica,
@@ -12,6 +13,7 @@ from alws.experiments.experiment import Claim, Experiment, Run, RunError, resume
 
 _PAGES = (
     gabor,
+    galton,
     gradient,
     hyperbolic,
     ica,
