@@ -20,6 +20,7 @@ from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sa
 from alws.numpyro_program import UnsupportedProgram
 from alws.posterior import Mode, expectation, posterior_mode
 from alws.runtime import precision
+from alws.standard_errors import StandardErrors, standard_errors
 from alws.state_space import Given, StateSpace, sequences
 from alws.wake_sleep import Info, Settings, State, WakeSleep
 
@@ -49,6 +50,7 @@ __all__ = [
     "Report",
     "Result",
     "Settings",
+    "StandardErrors",
     "State",
     "StateSpace",
     "UnsupportedProgram",
@@ -68,4 +70,5 @@ __all__ = [
     "precision",
     "sample",
     "sequences",
+    "standard_errors",
 ]

@@ -57,15 +57,18 @@ def precision(model: Any) -> AbstractContextManager:
 
 
 def in_own_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """`function(model, ...)` in the precision the model asks for, its parameters with it."""
+    """`function(model, ...)` in the precision the model asks for, its parameters with it.
+
+    The first argument may also be the result of a fit, which has a model.
+    """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        model, *rest = args
-        if not getattr(model, "double", False):
+        first, *rest = args
+        if not getattr(getattr(first, "model", first), "double", False):
             return function(*args, **kwargs)
-        with precision(model):
-            return function(_doubled(model), *rest, **kwargs)  # pyright: ignore
+        with jax.enable_x64(True):
+            return function(_doubled(first), *rest, **kwargs)  # pyright: ignore
 
     return call
 

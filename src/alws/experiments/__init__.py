@@ -1,7 +1,9 @@
 """The paper's experiments, one file each."""
 
 from alws.experiments import (
+    epidemic,
     gabor,
+    galton,
     gradient,
     hodgkin_huxley,
     hyperbolic,
@@ -12,7 +14,9 @@ from alws.experiments import (
 from alws.experiments.experiment import Claim, Experiment, Run, RunError, resume, start
 
 _PAGES = (
+    epidemic,
     gabor,
+    galton,
     gradient,
     hodgkin_huxley,
     hyperbolic,
