@@ -9,6 +9,7 @@ from alws.experiments import (
     hyperbolic,
     ica,
     matrix_factorisation,
+    oscillation,
     pinwheel,
 )
 from alws.experiments.experiment import Claim, Experiment, Run, RunError, resume, start
@@ -22,6 +23,7 @@ _PAGES = (
     hyperbolic,
     ica,
     matrix_factorisation,
+    oscillation,
     pinwheel,
 )
 

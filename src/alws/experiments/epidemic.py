@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro.distributions as dist
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 from matplotlib.figure import Figure
 
 import alws
@@ -39,10 +39,10 @@ class Settings:
     """The settings of a run; the paper has no such experiment, `paper` is a longer fit."""
 
     steps: int
-    outbreaks: int = 20
-    population: int = 2000
-    seeds: int = 10
-    days: int = 70
+    outbreaks: int = 40
+    population: int = 300
+    seeds: int = 5
+    days: int = 56
     sleep_samples: int = 500
     learning_rate: float = 0.05
     ridge: float = 0.01
@@ -61,6 +61,21 @@ class Day(NamedTuple):
 
     infections: Int[Array, ""] | dist.Distribution
     recoveries: Int[Array, ""] | dist.Distribution
+
+
+class Count(dist.BinomialProbs):
+    """Binomial(n, p), drawn by tossing as many coins as there are people and looking at n of them.
+
+    A rejection sampler takes as many rounds as its slowest of all the simulations side by side.
+    """
+
+    def __init__(self, number: Int[Array, ""], probability: Float[Array, ""], most: int):
+        super().__init__(probability, number, validate_args=False)
+        self.most = most
+
+    def sample(self, key: Key[Array, ""] | None, sample_shape: tuple = ()) -> Int[Array, ""]:
+        coins = jax.random.uniform(key, (self.most,)) < self.probs
+        return jnp.sum(coins & (jnp.arange(self.most) < self.total_count))
 
 
 class Epidemic(alws.StateSpace):
@@ -90,8 +105,8 @@ class Epidemic(alws.StateSpace):
     def transition(self, state: Town) -> Day:
         pressure = jnp.exp(self.log_infection) * state.infectious / self.population
         return Day(
-            dist.Binomial(state.susceptible, _probability(pressure)),
-            dist.Binomial(state.infectious, _probability(jnp.exp(self.log_recovery))),
+            Count(state.susceptible, _probability(pressure), self.population),
+            Count(state.infectious, _probability(jnp.exp(self.log_recovery)), self.population),
         )
 
     def update(self, state: Town, z: Day) -> Town:
@@ -102,7 +117,7 @@ class Epidemic(alws.StateSpace):
         )
 
     def observation(self, state: Town) -> dist.Distribution:
-        return dist.Binomial(state.new, jax.nn.sigmoid(self.logit_reporting))
+        return Count(state.new, jax.nn.sigmoid(self.logit_reporting), self.population)
 
 
 def _probability(rate: Float[Array, ""]) -> Float[Array, ""]:
