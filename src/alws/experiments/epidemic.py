@@ -39,11 +39,11 @@ class Settings:
     """The settings of a run; the paper has no such experiment, `paper` is a longer fit."""
 
     steps: int
-    outbreaks: int = 40
-    population: int = 300
+    outbreaks: int = 60
+    population: int = 150
     seeds: int = 5
-    days: int = 56
-    sleep_samples: int = 500
+    days: int = 42
+    sleep_samples: int = 400
     learning_rate: float = 0.05
     ridge: float = 0.01
 
@@ -233,8 +233,8 @@ EXPERIMENT = Experiment(
     name="epidemic",
     title="a stochastic epidemic with under-reporting: rates from discrete counts",
     presets={
-        "quick": Settings(steps=10, outbreaks=5, population=200, days=28, sleep_samples=60),
-        "desk": Settings(steps=1000),
+        "quick": Settings(steps=10, outbreaks=20, population=60, days=28, sleep_samples=60),
+        "desk": Settings(steps=500),
         "paper": Settings(steps=4000, sleep_samples=2000, learning_rate=0.02),
     },
     run=run,
