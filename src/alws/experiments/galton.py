@@ -33,6 +33,7 @@ from matplotlib.figure import Figure
 
 import alws
 from alws.experiments.experiment import Claim, Experiment, Run, significant
+from alws.runtime import compiled
 
 HOPPERS = (-6, 0, 6)
 NAMES = ("tilt", "pull", "bend", "momentum")
@@ -129,6 +130,7 @@ def count(x: Float[Array, "balls 2"], rows: int) -> Int[np.ndarray, "hoppers bin
     return table
 
 
+@eqx.filter_jit
 def mean_log_likelihood(board: Galton, counts: Array | np.ndarray) -> Float[Array, ""]:
     """The exact log likelihood, in nats a ball."""
     tiny = jnp.finfo(jnp.float32).tiny
@@ -139,9 +141,14 @@ def mean_log_likelihood(board: Galton, counts: Array | np.ndarray) -> Float[Arra
 def score_and_information(board: Galton, counts: Array) -> tuple[Array, Array]:
     """∇ of the mean log likelihood, and the exact Fisher information Σ_x ∇p ∇pᵀ/p in one ball."""
     flat, unravel = ravel_pytree(board)
-    score = jax.grad(lambda p: mean_log_likelihood(unravel(p), counts))(flat)
-    slopes = jax.jacobian(lambda p: landing(unravel(p)).ravel())(flat)
-    return score, (slopes / landing(board).reshape(-1, 1)).T @ slopes
+
+    def probabilities(parameters: Array) -> tuple[Array, Array]:
+        p = landing(unravel(parameters)).ravel()
+        return p, p
+
+    slopes, p = jax.jacfwd(probabilities, has_aux=True)(flat)
+    relative = slopes / p[:, None]
+    return relative.T @ counts.ravel() / counts.sum(), relative.T @ slopes
 
 
 def exact_maximum(board: Galton, counts: np.ndarray, steps: int = 30) -> Galton:
@@ -168,7 +175,7 @@ def run(settings: Settings, run: Run) -> list[Claim]:
     """Drop balls on the true board, fit a fair one to the landings, compare with exact values."""
     data_key, fit_key, error_key = jax.random.split(jax.random.key(run.seed), 3)
     truth = Galton.of(TRUTH, settings.rows)
-    data = eqx.filter_jit(alws.draw)(truth, data_key, settings.balls)[0].x
+    data = compiled(alws.draw, once=True)(truth, data_key, settings.balls)[0].x
     result = alws.fit(
         Galton.of((0.0,) * 4, settings.rows),
         data,
