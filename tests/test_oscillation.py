@@ -63,10 +63,10 @@ def test_density_is_that_of_noise_and_images(key):
 
 def test_claims_follow_the_numbers(key):
     images, latents = (np.asarray(a) for a in oscillations(key, 20, 100))
-    good = page.claims(images, page.Generated(latents, images))
+    good = page.claims(images, page.Generated(latents, images), [0.0])
     assert [claim.holds for claim in good] == [True, True]
     still = np.broadcast_to(images.mean(axis=(0, 1)), images.shape) + 0.01 * images
-    bad = page.claims(images, page.Generated(latents, still))
+    bad = page.claims(images, page.Generated(latents, still), [0.0])
     assert not bad[0].holds
 
 

@@ -9,6 +9,7 @@ are fitted, each as one observation, and sequences of 100 steps are generated.
 The latents are the noise ε: the states follow from it, and the gradient of what is seen flows back
 through them in time. With the states themselves as latents, the networks learn to draw each image
 from two independent numbers, and no dynamics. The estimate is `Cross`, made for few observations.
+Some starts end in a poor maximum: of several, the one with the highest J is kept.
 """
 
 from dataclasses import dataclass
@@ -43,10 +44,11 @@ class Settings:
     """The settings of a run; `paper` has the authors' kernel size and noise."""
 
     steps: int
+    starts: int = 4
     sequences: int = 3
     times: int = 30
-    sleep_samples: int = 500
-    projections: int = 200
+    sleep_samples: int = 300
+    projections: int = 100
     ridge: float = 0.1
     learning_rate: float = 0.01
     drawn: int = 50
@@ -59,7 +61,7 @@ class Oscillator(alws.StateSpace):
     show: eqx.nn.MLP
     first: Float[Array, "2"]
     log_latent_noise: Float[Array, "2"]
-    log_pixel_noise: Float[Array, " pixels"]
+    log_pixel_noise: Float[Array, ""]
     times: int = eqx.field(static=True)
     observe_start = False
 
@@ -69,7 +71,7 @@ class Oscillator(alws.StateSpace):
         self.show = eqx.nn.MLP(2, PIXELS, 20, 1, jnp.tanh, key=show_key)
         self.first = jnp.zeros(2)
         self.log_latent_noise = jnp.full(2, jnp.log(0.3))
-        self.log_pixel_noise = jnp.zeros(PIXELS)
+        self.log_pixel_noise = jnp.zeros(())
         self.times = times
 
     def initial(self) -> None:
@@ -101,29 +103,36 @@ def run(settings: Settings, run: Run) -> list[Claim]:
         jax.random.key(run.seed), 5
     )
     images, _ = oscillations(data_key, settings.sequences, GENERATED)
-    entries = settings.times * PIXELS
-    features = Linear.random(feature_key, entries, settings.projections)
-    result = alws.fit(
-        Oscillator(start_key, settings.times),
-        images[:, : settings.times],
-        key=fit_key,
-        steps=settings.steps,
-        settings=alws.Settings(
-            gradient_model=alws.LinearReadout(features, ridge=settings.ridge, reach=4.0),
-            estimate=alws.Cross(),
-            optimiser=optax.chain(
-                optax.clip_by_global_norm(1e3),
-                optax.adam(optax.cosine_decay_schedule(settings.learning_rate, settings.steps)),
+    features = Linear.random(feature_key, settings.times * PIXELS, settings.projections)
+    fits = [
+        alws.fit(
+            Oscillator(key, settings.times),
+            images[:, : settings.times],
+            key=fit_key,
+            steps=settings.steps,
+            settings=alws.Settings(
+                gradient_model=alws.LinearReadout(features, ridge=settings.ridge, reach=4.0),
+                estimate=alws.Cross(),
+                optimiser=optax.chain(
+                    optax.clip_by_global_norm(1e3),
+                    optax.adam(
+                        optax.cosine_decay_schedule(settings.learning_rate, settings.steps, 0.1)
+                    ),
+                ),
+                sleep_samples=settings.sleep_samples,
+                validation_samples=10,
+                adapt=alws.ALWS_F,
+                measure_every=10,
             ),
-            sleep_samples=settings.sleep_samples,
-            validation_samples=10,
-            adapt=alws.ALWS_F,
-        ),
-        **run.fit_arguments(),
-    )
-    generated = generate(result.model, draw_key, settings.drawn)
+            **run.fit_arguments("checkpoint" if i == 0 else f"start-{i}"),
+        )
+        for i, key in enumerate(jax.random.split(start_key, settings.starts))
+    ]
+    heights = [fit.metrics["objective"][-max(1, settings.steps // 50) :].mean() for fit in fits]
+    best = fits[int(np.argmax(heights))].model
+    generated = generate(best, draw_key, settings.drawn)
     run.save_figure(figure(np.asarray(images[0]), generated, settings.times))
-    return claims(np.asarray(images), generated)
+    return claims(np.asarray(images), generated, heights)
 
 
 def generate(model: Oscillator, key: Key[Array, ""], number: int) -> Generated:
@@ -179,7 +188,9 @@ def decodability(generated: Generated) -> dict[str, float]:
 
 
 def claims(
-    images: Float[np.ndarray, "sequences times pixels"], generated: Generated
+    images: Float[np.ndarray, "sequences times pixels"],
+    generated: Generated,
+    heights: list[float],
 ) -> list[Claim]:
     """The rhythm goes on, and the latents are position and velocity."""
     true, found = round(2 * np.pi / float(ANGLE)), period(generated.images)
@@ -192,7 +203,8 @@ def claims(
             "shown in a figure",
             f"autocorrelation peaks at {found} steps ({peak:.2f} high; the data's period is {true},"
             f" {period(images)} by the same measure); variance of the last 30 steps {late:.2f} "
-            "times the data's",
+            "times the data's. J of each start, the highest taken: "
+            + ", ".join(f"{height:.0f}" for height in heights),
             abs(found - true) <= PERIOD_WITHIN and late >= STILL_MOVING,
         ),
         Claim(
@@ -229,9 +241,11 @@ EXPERIMENT = Experiment(
     name="oscillation",
     title="nonlinear oscillations: a hidden velocity found from thirty images (§4.6)",
     presets={
-        "quick": Settings(steps=20, sleep_samples=60, projections=30, drawn=5),
-        "desk": Settings(steps=2000),
-        "paper": Settings(steps=50_000, sleep_samples=2000, ridge=0.001, learning_rate=0.001),
+        "quick": Settings(steps=20, starts=1, sleep_samples=60, projections=30, drawn=5),
+        "desk": Settings(steps=1000),
+        "paper": Settings(
+            steps=50_000, sleep_samples=2000, projections=200, ridge=0.001, learning_rate=0.001
+        ),
     },
     run=run,
 )
