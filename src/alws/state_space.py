@@ -169,14 +169,12 @@ class StateSpace(eqx.Module):
     def _times(self, given: Given) -> int:
         """How many observations a sequence has; refuse what cannot be."""
         lengths = {len(leaf) for leaf in jax.tree.leaves(given)}
-        if not lengths:
-            lengths = {getattr(self, "times", None)}
         if len(lengths) > 1:
             raise ValueError(
                 "control input and observed times must have one length, that of the sequence; got "
                 f"{sorted(lengths)}."
             )
-        (times,) = lengths
+        times = lengths.pop() if lengths else getattr(self, "times", None)
         if not isinstance(times, int) or times < 2:
             raise ValueError(
                 f"{type(self).__name__} must know how many times a sequence has, at least 2; got "
@@ -208,7 +206,8 @@ def sequences(data: PyTree, control: PyTree | None = None) -> tuple[PyTree, Give
             f"{[item.shape for item in items]} (time first)."
         )
     longest = max(len(item) for item in items)
-    seen = [~np.isnan(item.reshape(len(item), -1).astype(float)).any(axis=1) for item in items]
+    flat = [item.reshape(len(item), -1).astype(float) for item in items]
+    seen = [np.asarray(~np.isnan(entries).any(axis=1)) for entries in flat]
     if not all(s.any() for s in seen):
         raise ValueError("every sequence must have an observed time; one has none. Leave it out.")
     filled = [np.where(_rows(s, i), i, 0).astype(i.dtype) for s, i in zip(seen, items, strict=True)]

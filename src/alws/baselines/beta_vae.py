@@ -9,7 +9,7 @@ is climbed with reparameterised draws: a Beta variable is a function of two Gamm
 draws are differentiated implicitly in their shapes (Figurnov et al., 2018).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import equinox as eqx
@@ -71,7 +71,9 @@ def train_beta_vae(
     Example: `train_beta_vae(model, encoder, data, key=key, steps=5000, batch_size=100, ...)`.
     """
     rates = {"model": learning_rate, "encoder": encoder_learning_rate}
-    adam = {n: optax.adam(optax.cosine_decay_schedule(r, steps)) for n, r in rates.items()}
+    adam: dict[Hashable, optax.GradientTransformation] = {
+        n: optax.adam(optax.cosine_decay_schedule(r, steps)) for n, r in rates.items()
+    }
 
     def objective(module: Any, x: Array, key: Key[Array, ""]) -> tuple[Array, Array]:
         model, encoder = module

@@ -8,14 +8,16 @@ z = m + b ε, ε ~ Lap(0, 1), the bound on log p(x) is
 the divergence of Lap(m_i, b_i) from Lap(0, 1).
 """
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from alws.baselines.vae import Posterior
+from alws.baselines.vae import Autoencoder, Posterior, train
 
 
 class Laplace(Posterior):
@@ -56,4 +58,38 @@ class LaplaceEncoder(eqx.Module):
         return Laplace(*jnp.split(self.linear(x) + self.network(x), 2))
 
 
-__all__ = ["Laplace", "LaplaceEncoder"]
+def train_lowering_noise(
+    vae: Autoencoder,
+    data: Float[Array, "observations inputs"],
+    held_noise: tuple[float, ...],
+    directory: Path,
+    *,
+    key: Key[Array, ""],
+    steps: int,
+    learning_rate: float,
+) -> tuple[Autoencoder, list[float]]:
+    """Train with the model's noise held at one level after the other, and then learnt.
+
+    `steps` are taken at each level; each is kept in `directory` once it is done. Returns the ELBO of
+    every 200 steps too.
+
+    Example: `train_lowering_noise(vae, data, (1.5, 0.5), path, key=key, steps=1000, ...)`.
+    """
+    elbos: list[float] = []
+    for noise in (*held_noise, None):
+        level = jnp.asarray(vae.model.log_noise) if noise is None else math.log(noise)
+        vae, more = train(
+            eqx.tree_at(lambda v: v.model.log_noise, vae, level),
+            data,
+            key=key,
+            steps=steps,
+            learning_rate=learning_rate,
+            clip=1000.0,
+            every=200,
+            checkpoint=directory / f"vae-{noise or 'learnt'}.npz",
+        )
+        elbos.extend(more.tolist())
+    return vae, elbos
+
+
+__all__ = ["Laplace", "LaplaceEncoder", "train_lowering_noise"]

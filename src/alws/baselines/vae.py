@@ -100,8 +100,13 @@ def train(
         header = checkpoints.header(checkpoint)
         return checkpoints.load(checkpoint, autoencoder), np.array(header["elbo"])
     schedule = optax.cosine_decay_schedule(learning_rate, steps)
+
+    def objective(autoencoder: Autoencoder, x: PyTree, key: Array) -> tuple[Array, Array]:
+        elbo = mean_elbo(autoencoder, x, key)
+        return elbo, elbo
+
     autoencoder, blocks = climb(
-        lambda autoencoder, x, key: 2 * (mean_elbo(autoencoder, x, key),),
+        objective,
         autoencoder,
         data,
         optax.chain(optax.clip_by_global_norm(clip), optax.adam(schedule)),

@@ -10,7 +10,7 @@ epidemiologist would look at: the curve week by week, its size, and when it pass
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro.distributions as dist
 import optax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 from matplotlib.figure import Figure
 
 import alws
@@ -59,8 +59,8 @@ class Town(NamedTuple):
 class Day(NamedTuple):
     """What happens in a day: infections and recoveries, or the distributions of both."""
 
-    infections: Int[Array, ""] | dist.Distribution
-    recoveries: Int[Array, ""] | dist.Distribution
+    infections: Any
+    recoveries: Any
 
 
 class Count(dist.BinomialProbs):
@@ -73,9 +73,9 @@ class Count(dist.BinomialProbs):
         super().__init__(probability, number, validate_args=False)
         self.most = most
 
-    def sample(self, key: Key[Array, ""] | None, sample_shape: tuple = ()) -> Int[Array, ""]:
-        coins = jax.random.uniform(key, (self.most,)) < self.probs
-        return jnp.sum(coins & (jnp.arange(self.most) < self.total_count))
+    def sample(self, key: Any, sample_shape: tuple = ()) -> Int[Array, ""]:
+        coins = jax.random.uniform(key, (self.most,)) < jnp.asarray(self.probs)
+        return jnp.sum(coins & (jnp.arange(self.most) < jnp.asarray(self.total_count)))
 
 
 class Epidemic(alws.StateSpace):
@@ -234,7 +234,7 @@ EXPERIMENT = Experiment(
     title="a stochastic epidemic with under-reporting: rates from discrete counts",
     presets={
         "quick": Settings(steps=10, outbreaks=20, population=60, days=28, sleep_samples=60),
-        "desk": Settings(steps=500),
+        "desk": Settings(steps=1200),
         "paper": Settings(steps=4000, sleep_samples=2000, learning_rate=0.02),
     },
     run=run,

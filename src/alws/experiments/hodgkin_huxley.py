@@ -56,7 +56,7 @@ class Parameters(NamedTuple):
 
 TRUE = Parameters(1.0, 0.1, -70.42, 50.0, 50.0, 5.0, -90.0, -60.0, 0.1, 1.0)
 START = Parameters(2.0, 0.2, -60.0, 40.0, 40.0, 3.0, -80.0, -50.0, 1.0, 30.0)
-SIGNS = Parameters(*np.sign(TRUE).tolist())
+SIGNS = Parameters(*(float(np.sign(value)) for value in TRUE))
 FIRST_GATES = (0.01, 0.8, 0.01)
 """m, h and n at the start; the paper's zeros have no logarithm of their odds."""
 

@@ -16,6 +16,7 @@ broad and its bend visible, and lowered in steps before it is learnt, for the VA
 is centred, which frees it of the regression's bias where data and model agree.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import equinox as eqx
@@ -27,8 +28,8 @@ from jaxtyping import Array, Float, Key
 
 import alws
 from alws import defaults
-from alws.baselines.laplace_vae import LaplaceEncoder
-from alws.baselines.vae import Autoencoder, train
+from alws.baselines.laplace_vae import LaplaceEncoder, train_lowering_noise
+from alws.baselines.vae import Autoencoder
 from alws.data.components import ComponentImages, component_images, natural_components
 from alws.experiments.experiment import Claim, Experiment, Run, significant
 from alws.experiments.ica_figure import figure
@@ -138,10 +139,14 @@ def fit_with_held_noise(
     for noise in settings.held_noise:
         model = eqx.tree_at(lambda m: m.log_noise, model, float(np.log(noise)))
         how = fit_settings(settings, em_step(noise), alws.ALWS_F, key)
-        arguments = run.fit_arguments(f"noise-{noise}")
-        steps, batch = settings.held_steps, settings.batch_size
         model = alws.fit(
-            model, data, key=key, steps=steps, batch_size=batch, settings=how, **arguments
+            model,
+            data,
+            key=key,
+            steps=settings.held_steps,
+            batch_size=settings.batch_size,
+            settings=how,
+            **run.fit_arguments(f"noise-{noise}"),
         ).model
     return eqx.tree_at(lambda m: m.log_noise, model, jnp.asarray(model.log_noise))
 
@@ -155,15 +160,21 @@ def fit_alws(
     adapt_ridge: bool,
 ) -> IndependentComponents:
     """ALWS with the noise learnt, λ fixed or adapted; the noise may need larger steps."""
-    rates = {"weight": settings.learning_rate, "noise": settings.noise_learning_rate}
     labels = eqx.tree_at(lambda m: (m.weight, m.log_noise), model, ("weight", "noise"))
-    optimisers = {name: defaults.optimiser(settings.steps, rate) for name, rate in rates.items()}
+    optimisers: dict[Hashable, optax.GradientTransformation] = {
+        "weight": defaults.optimiser(settings.steps, settings.learning_rate),
+        "noise": defaults.optimiser(settings.steps, settings.noise_learning_rate),
+    }
     adapt = alws.Adapt(ridge=adapt_ridge, features=settings.projections is not None)
     how = fit_settings(settings, optax.multi_transform(optimisers, labels), adapt, key)
-    arguments = run.fit_arguments("adapted" if adapt_ridge else "fixed")
-    steps, batch = settings.steps, settings.batch_size
     return alws.fit(
-        model, data, key=key, steps=steps, batch_size=batch, settings=how, **arguments
+        model,
+        data,
+        key=key,
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        settings=how,
+        **run.fit_arguments("adapted" if adapt_ridge else "fixed"),
     ).model
 
 
@@ -192,8 +203,7 @@ def fit_settings(
 
 def em_step(noise: float) -> optax.GradientTransformation:
     """W + σ²/2 ∇_W J: EM's own step where E zzᵀ = 2I; no step longer than the filters can bear."""
-    rate = noise**2 / 2
-    return optax.chain(optax.clip_by_global_norm(2.0 / rate), optax.sgd(rate))
+    return optax.chain(optax.clip_by_global_norm(4.0 / noise**2), optax.sgd(noise**2 / 2))
 
 
 def fit_vae(
@@ -206,22 +216,17 @@ def fit_vae(
     """The same decoder from the same start, through the same noise levels, with an encoder."""
     encoder_key, fit_key = jax.random.split(key)
     encoder = LaplaceEncoder(*start.weight.shape, hidden=settings.vae_hidden, key=encoder_key)
-    vae = Autoencoder(encoder, start)
-    for noise in (*settings.held_noise, None):
-        level = jnp.asarray(vae.model.log_noise) if noise is None else float(np.log(noise))
-        done = (path := run.directory / f"vae-{noise or 'learnt'}.npz").exists()
-        vae, bounds = train(
-            eqx.tree_at(lambda v: v.model.log_noise, vae, level),
-            jnp.asarray(data),
-            key=fit_key,
-            steps=settings.vae_steps,
-            learning_rate=settings.vae_learning_rate,
-            clip=1000.0,
-            every=200,
-            checkpoint=path,
-        )
-        for i, bound in enumerate([] if done else bounds):
-            run.log(i + 1, len(bounds), bound=float(bound))
+    vae, bounds = train_lowering_noise(
+        Autoencoder(encoder, start),
+        jnp.asarray(data),
+        settings.held_noise,
+        run.directory,
+        key=fit_key,
+        steps=settings.vae_steps,
+        learning_rate=settings.vae_learning_rate,
+    )
+    for i, bound in enumerate(bounds):
+        run.log(i + 1, len(bounds), bound=float(bound))
     return vae.model
 
 
