@@ -70,8 +70,8 @@ def train_lowering_noise(
 ) -> tuple[Autoencoder, list[float]]:
     """Train with the model's noise held at one level after the other, and then learnt.
 
-    `steps` are taken at each level; each is kept in `directory` once it is done. Returns the ELBO of
-    every 200 steps too.
+    `steps` are taken at each level; each is kept in `directory` once it is done. The ELBO of every
+    200 steps comes back too.
 
     Example: `train_lowering_noise(vae, data, (1.5, 0.5), path, key=key, steps=1000, ...)`.
     """

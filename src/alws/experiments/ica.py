@@ -2,10 +2,9 @@
 
     z_i ~ Lap(0, 1),   x | z ~ N(W z, σ² I),   σ = 0.1
 
-W holds components of natural images found by FastICA, each without its mean and of unit length. The
-images W z are standardised pixel by pixel before the noise is added, so the filters to be found are
-those of W with each pixel divided by its standard deviation. The model is identifiable up to order
-and sign: filters are matched one to one with the true ones, for the greatest sum of |correlation|.
+W holds components of natural images found by FastICA, without their mean and of unit length. The
+images W z are standardised pixel by pixel before the noise is added, and so are the filters to be
+found, up to order and sign: they are matched one to one for the greatest sum of |correlation|.
 
 `paper` has the paper's settings: a kernel on an adaptive linear feature with 300 outputs, and the
 noise learnt from the start. `desk` differs in two things, because in 36 dimensions a kernel of the
@@ -179,10 +178,7 @@ def fit_alws(
 
 
 def fit_settings(
-    settings: Settings,
-    optimiser: optax.GradientTransformation,
-    adapt: alws.Adapt,
-    key: Key[Array, ""],
+    settings: Settings, optimiser: optax.GradientTransformation, adapt: alws.Adapt, key: Array
 ) -> alws.Settings:
     """The paper's kernel and estimate if there are projections, the centred readout if not."""
     if settings.projections is None:
@@ -192,13 +188,8 @@ def fit_settings(
         features = Linear.random(key, settings.side**2, settings.projections)
         kernel = SquaredExponential(features, track=False)
         regression, estimate = alws.KernelRidge(kernel, ridge=settings.ridge), alws.Natural()
-    return alws.Settings(
-        gradient_model=regression,
-        estimate=estimate,
-        optimiser=optimiser,
-        sleep_samples=settings.sleep_samples,
-        adapt=adapt,
-    )
+    n = settings.sleep_samples
+    return alws.Settings(regression, estimate, optimiser, sleep_samples=n, adapt=adapt)
 
 
 def em_step(noise: float) -> optax.GradientTransformation:
