@@ -228,7 +228,7 @@ def figure(example: Float[np.ndarray, "times pixels"], generated: Generated, tim
     points = axes[1].scatter(*generated.states[:10].reshape(-1, 2).T, c=position[:10].ravel(), s=8)
     axes[1].plot(*generated.states[0, -25:].T, color="black", linewidth=0.8)
     axes[1].set(title="latents of generated sequences; the line is two periods of one of them")
-    axes[1].set_box_aspect(1)
+    axes[1].set_aspect("equal", adjustable="datalim")
     fig.colorbar(points, ax=axes[1], label="position shown")
     axes[2].imshow(generated.images[0].T, aspect="auto", cmap="gray", origin="lower")
     axes[2].set(title="generated", xlabel="time", ylabel="pixel")
