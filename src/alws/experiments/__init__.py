@@ -6,6 +6,7 @@ from alws.experiments import (
     hyperbolic,
     ica,
     matrix_factorisation,
+    neural_process,
     pinwheel,
 )
 from alws.experiments.experiment import Claim, Experiment, Run, RunError, resume, start
@@ -16,6 +17,7 @@ _PAGES = (
     hyperbolic,
     ica,
     matrix_factorisation,
+    neural_process,
     pinwheel,
 )
 
