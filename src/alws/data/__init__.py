@@ -5,11 +5,13 @@ from alws.data.gabor import gabor, gabor_wavelets
 from alws.data.mnist import fashion_mnist, mnist, read_idx
 from alws.data.natural import natural_patches
 from alws.data.pinwheel import pinwheel
+from alws.data.sinusoids import Sinusoids, sinusoids
 from alws.data.tree import Tree, branching_diffusion
 
 __all__ = [
     "DataError",
     "DataFile",
+    "Sinusoids",
     "Tree",
     "branching_diffusion",
     "data_directory",
@@ -23,4 +25,5 @@ __all__ = [
     "pinwheel",
     "read",
     "read_idx",
+    "sinusoids",
 ]

@@ -9,6 +9,7 @@ from alws.experiments import (
     hyperbolic,
     ica,
     matrix_factorisation,
+    neural_process,
     oscillation,
     pinwheel,
 )
@@ -23,6 +24,7 @@ _PAGES = (
     hyperbolic,
     ica,
     matrix_factorisation,
+    neural_process,
     oscillation,
     pinwheel,
 )
