@@ -130,7 +130,7 @@ def test_estimated_gradient_approaches_that_of_the_kalman_filter(key):
 
 
 class Chain(StateSpace):
-    """The hidden Markov chain of the exact tests, written with the helper."""
+    """The hidden Markov chain of the exact tests, written as a state-space model."""
 
     exact: HiddenMarkov
     times: int = eqx.field(static=True)

@@ -22,16 +22,15 @@ from dataclasses import dataclass
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Array, Float, Key
-from matplotlib.figure import Figure
 
 import alws
 from alws import checkpoint, defaults
 from alws.baselines.neural_process import Context, Normal, train_variational
 from alws.data.sinusoids import Sinusoids, grid, posterior_moments, sinusoids
 from alws.experiments.experiment import Claim, Experiment, Run
+from alws.experiments.neural_process_figure import figure
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
 from alws.metrics import paired_tests
@@ -220,7 +219,7 @@ def run(settings: Settings, run: Run) -> list[Claim]:
             r = jax.vmap(model.represent)(test.x[:, :pairs], test.y[:, :pairs])
             functions = predict(model, r, jax.random.key(run.seed + 4), settings.samples)
             drawn[name, pairs] = np.asarray(functions, float)
-    run.save_figure(figure(drawn, data, test))
+    run.save_figure(figure(drawn, data, test, (ALWS, VARIATIONAL), CONTEXT))
     return claims(drawn, test, settings)
 
 
@@ -264,29 +263,6 @@ def claims(
         claim = f"context of {pairs}, ALWS against {NAMES[rival]}: {what}"
         found.append(Claim(claim, paper, f"{measure}: {tests}", tests.first_is_lower()))
     return found
-
-
-def figure(drawn: dict[tuple[str, int], np.ndarray], data: Sinusoids, test: Sinusoids) -> Figure:
-    """Top: functions and what is seen of them. Below: posterior samples, for 1 to 4 pairs."""
-    x, rows = np.asarray(grid()), 3
-    fig, axes = plt.subplots(rows + 1, 2 * CONTEXT, figsize=(13, 7), sharex=True, sharey=True)
-    for column, axis in enumerate(axes[0]):
-        axis.plot(x, data.f[column], "k", lw=1.2)
-        axis.plot(data.x[column], data.y[column], "o", color="0.6", ms=3)
-        axis.set(xlim=(-3.3, 3.3), ylim=(-1.4, 1.4), xticks=[-3, 0, 3], yticks=[-1, 0, 1])
-        name, pairs = (ALWS, VARIATIONAL)[column % 2], column // 2 + 1
-        axes[1, column].set_title(f"{name}, {pairs}", fontsize=10)
-        mean, spread = posterior_moments(test.x[:rows, :pairs], test.y[:rows, :pairs])
-        for i, axis in enumerate(axes[1:, column]):
-            low, high = mean[i] - 2 * spread[i], mean[i] + 2 * spread[i]
-            axis.fill_between(x, low, high, color="0.88", lw=0)
-            axis.plot(x, drawn[name, pairs][i, :20].T, "C0", lw=0.6, alpha=0.5)
-            axis.plot(x, test.f[i], "C1", lw=1.6)
-            axis.plot(test.x[i, :pairs], test.y[i, :pairs], "ko", ms=4)
-    axes[0, 0].set_title("functions and noisy observations", fontsize=10, loc="left")
-    fig.tight_layout()
-    plt.close(fig)
-    return fig
 
 
 EXPERIMENT = Experiment(
