@@ -13,7 +13,7 @@ with one draw of z. The sum of two means is the formula of the ALWS paper; in th
 et al. r^CT is one mean over all pairs. Both are here. With C ⊂ T that is the mean over T.
 """
 
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,7 @@ class Normal(NamedTuple):
         return jnp.sum((ratio**2 + shift**2 - 1) / 2 - jnp.log(ratio))
 
 
+@runtime_checkable
 class Process(Protocol):
     """What the bound asks of a neural process."""
 
