@@ -233,7 +233,7 @@ EXPERIMENT = Experiment(
     name="epidemic",
     title="a stochastic epidemic with under-reporting: rates from discrete counts",
     presets={
-        "quick": Settings(steps=10, outbreaks=20, population=60, days=28, sleep_samples=60),
+        "quick": Settings(steps=10, outbreaks=20, population=60, days=28, sleep_samples=400),
         "desk": Settings(steps=1200),
         "paper": Settings(steps=4000, sleep_samples=2000, learning_rate=0.02),
     },
