@@ -1,4 +1,8 @@
-"""Check the shapes in every signature while testing, and compile fast rather than well."""
+"""Check the shapes in every signature while testing, and compile fast rather than well.
+
+Every compiled function keeps memory maps of its own, and Linux allows a process 65530 of them:
+beyond that the compiler crashes. So what a test file compiled is let go at the file's end.
+"""
 
 import os
 import tempfile
@@ -18,8 +22,16 @@ import matplotlib
 
 matplotlib.use("Agg")
 
+import equinox as eqx
 import jax
 import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def let_go_of_compiled_functions():
+    yield
+    eqx.clear_caches()
+    jax.clear_caches()
 
 
 @pytest.fixture
