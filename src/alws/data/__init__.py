@@ -1,5 +1,6 @@
 """Data: generators of the synthetic sets, and loaders of the real ones."""
 
+from alws.data.blowfly import blowfly_counts
 from alws.data.files import DataError, DataFile, data_directory, fetch, locate, read
 from alws.data.gabor import gabor, gabor_wavelets
 from alws.data.mnist import fashion_mnist, mnist, read_idx
@@ -13,6 +14,7 @@ __all__ = [
     "DataFile",
     "Sinusoids",
     "Tree",
+    "blowfly_counts",
     "branching_diffusion",
     "data_directory",
     "fashion_mnist",

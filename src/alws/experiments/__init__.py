@@ -1,6 +1,7 @@
 """The paper's experiments, one file each."""
 
 from alws.experiments import (
+    ecology,
     epidemic,
     gabor,
     galton,
@@ -16,6 +17,7 @@ from alws.experiments import (
 from alws.experiments.experiment import Claim, Experiment, Run, RunError, resume, start
 
 _PAGES = (
+    ecology,
     epidemic,
     gabor,
     galton,
