@@ -55,11 +55,6 @@ def k2_abc(
 
     Example: `k2_abc(simulate, prior, data, key=key, number=10_000).mean(epsilon=0.01)`.
     """
-    if data.ndim != 2:
-        raise ValueError(
-            f"`data` must have one row for each observation, got shape {data.shape}. A sequence of "
-            "numbers is `data[:, None]`."
-        )
     sigma = median_distance(data) if bandwidth is None else bandwidth
 
     def gram(a: Array, b: Array) -> Array:

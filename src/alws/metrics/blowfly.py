@@ -41,30 +41,31 @@ def summary_statistics(counts: Float[Array, " times"]) -> Float[Array, "10"]:
     )
 
 
+class _Search(NamedTuple):
+    rising: Bool[Array, ""]
+    high: Float[Array, ""]
+    low: Float[Array, ""]
+    found: Int[Array, ""]
+
+
 def number_of_peaks(x: Float[Array, " times"], rise: float) -> Int[Array, ""]:
     """Maxima from which x falls by more than `rise`, each after a rise of more than that.
 
     Example: `number_of_peaks(jnp.array([0.0, 2.0, 1.9, 2.1, 0.0, 1.0]), 0.5) == 1`.
     """
 
-    class Search(NamedTuple):
-        rising: Bool[Array, ""]
-        high: Float[Array, ""]
-        low: Float[Array, ""]
-        found: Int[Array, ""]
-
-    def step(search: Search, value: Array) -> tuple[Search, None]:
+    def step(search: _Search, value: Array) -> tuple[_Search, None]:
         high, low = jnp.maximum(search.high, value), jnp.minimum(search.low, value)
         peak = search.rising & (value < high - rise)
         trough = ~search.rising & (value > low + rise)
-        return Search(
+        return _Search(
             jnp.where(peak, False, search.rising | trough),
             jnp.where(trough, value, high),
             jnp.where(peak, value, low),
             search.found + peak,
         ), None
 
-    first = Search(jnp.array(True), x[0], x[0], jnp.array(0))
+    first = _Search(jnp.array(True), x[0], x[0], jnp.array(0))
     return jax.lax.scan(step, first, x[1:])[0].found
 
 
