@@ -24,7 +24,7 @@ def test_k2_abc_has_the_posterior_of_its_own_likelihood(key):
         lambda k: 2 * jax.random.normal(k, (1,)),
         jnp.array(data)[:, None],
         key=key,
-        number=4000,
+        number=1500,
         bandwidth=sigma,
     )
     grid = np.linspace(-6, 6, 2001)
@@ -35,9 +35,9 @@ def test_k2_abc_has_the_posterior_of_its_own_likelihood(key):
     weight /= weight.sum()
     mean = weight @ grid
     deviation = np.sqrt(weight @ (grid - mean) ** 2)
-    np.testing.assert_allclose(found.mean(epsilon)[0], mean, atol=0.1 * deviation)
+    np.testing.assert_allclose(found.mean(epsilon)[0], mean, atol=0.15 * deviation)
     draws = np.asarray(found.sample(jax.random.key(1), epsilon, 4000))
-    np.testing.assert_allclose(draws.std(), deviation, rtol=0.1)
+    np.testing.assert_allclose(draws.std(), deviation, rtol=0.15)
     near = (np.asarray(found.parameters)[:, 0] - 1) ** 2 < 0.01
     expected = -2 * np.interp(1, grid, across.mean(axis=0)) + 2 * np.sqrt(sigma**2 / (wide + 1))
     np.testing.assert_allclose(found.mmd[near].mean(), expected, atol=0.01)

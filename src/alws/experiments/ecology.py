@@ -58,7 +58,7 @@ class Settings:
     steps: int
     sleep_samples: int
     learning_rate: float = 0.05
-    hold_delays: int = 150
+    hold_delays: int = 200
     ridge: float = 0.2
     sparsity: float = 0.03
     k2_draws: int = 20_000
@@ -147,11 +147,11 @@ def log_prior(model: Blowflies, largest: float, sparsity: float) -> Float[Array,
 
 
 def optimiser(settings: Settings) -> optax.GradientTransformation:
-    """Adam with a decaying rate, which for the delays is zero at first."""
+    """Adam with a decaying rate, which for the delays is zero at first and threefold then."""
     rate = optax.cosine_decay_schedule(settings.learning_rate, settings.steps)
 
     def late(step: Array) -> Array:
-        return jnp.where(step < settings.hold_delays, 0.0, rate(step))
+        return jnp.where(step < settings.hold_delays, 0.0, 3 * rate(step))
 
     def groups(model: Blowflies) -> Blowflies:
         return eqx.tree_at(lambda m: m.logits, jax.tree.map(lambda _: "rest", model), "delays")
@@ -260,7 +260,7 @@ EXPERIMENT = Experiment(
             chain_simulations=30,
             simulations=30,
         ),
-        "desk": Settings(steps=1000, sleep_samples=2000),
+        "desk": Settings(steps=1300, sleep_samples=1000),
         "paper": Settings(
             steps=50_000,
             sleep_samples=2000,
