@@ -2,19 +2,23 @@
 
     python benchmarks/dynamics.py [--quick]
 
-One Hodgkin–Huxley step has the gradient in all parameters and an adapted ridge. `growth` is the
-ratio of seconds when T or N doubles, in one run: 2 is linear.
+One Hodgkin–Huxley step has the gradient in all parameters and an adapted ridge; one blowfly step
+is that of the `desk` preset, with as many sleep samples as the paper's. `growth` is the ratio of
+seconds when T or N doubles, in one run: 2 is linear.
 """
 
 import argparse
 import json
 
 import jax
+import jax.numpy as jnp
 import optax
 from step import seconds_per_step
 
 import alws
-from alws.experiments import hodgkin_huxley
+from alws.data import blowfly_counts
+from alws.experiments import ecology, hodgkin_huxley
+from alws.experiments.ecology_features import summaries
 from alws.features import Network
 from alws.kernels import DotProduct
 
@@ -35,24 +39,41 @@ def neuron(times, sleep_samples, repeats):
     return seconds_per_step(start, data, settings, 1, repeats, conditions)[0]
 
 
+def blowflies(times, sleep_samples, repeats):
+    counts = jnp.tile(jnp.asarray(blowfly_counts(), jnp.float32), 2)[:times]
+    largest = float(counts.max())
+    data = counts / largest
+    desk = ecology.EXPERIMENT.presets["desk"]
+    settings = alws.Settings(
+        gradient_model=alws.LinearReadout(Network(summaries(data, largest)), ridge=desk.ridge),
+        estimate=alws.Joint(),
+        optimiser=ecology.optimiser(desk),
+        sleep_samples=sleep_samples,
+        adapt=alws.ALWS_F,
+        measure_every=10,
+    )
+    return seconds_per_step(ecology.begin(times), data[None], settings, 1, repeats)[0]
+
+
+def measure(step, times, sleep_samples, repeats):
+    whole = step(times, sleep_samples, repeats)
+    return {
+        "times": times,
+        "sleep_samples": sleep_samples,
+        "seconds": whole,
+        "growth_with_times": whole / step(times // 2, sleep_samples, repeats),
+        "growth_with_sleep_samples": whole / step(times, sleep_samples // 2, repeats),
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     quick = parser.parse_args().quick
-    times, number, repeats = (200, 100, 3) if quick else (1000, 2000, 6)
-    whole = neuron(times, number, repeats)
-    half_times, half_number = (
-        neuron(times // 2, number, repeats),
-        neuron(times, number // 2, repeats),
-    )
+    repeats = 3 if quick else 8
     report = {
-        "hodgkin-huxley": {
-            "times": times,
-            "sleep_samples": number,
-            "seconds": whole,
-            "growth_with_times": whole / half_times,
-            "growth_with_sleep_samples": whole / half_number,
-        }
+        "ecology": measure(blowflies, 180, 200 if quick else 2000, repeats),
+        "hodgkin-huxley": measure(neuron, *((200, 100) if quick else (1000, 2000)), repeats),
     }
     print(json.dumps(report, indent=2))
 
