@@ -11,6 +11,7 @@ RUNNER = CliRunner()
 NEEDS = {
     "ica": "natural/bsds_train_val.zip",
     "matrix-factorisation": "mnist/train-images-idx3-ubyte.gz",
+    "vae-posterior": "mnist/train-images-idx3-ubyte.gz",
 }
 
 
