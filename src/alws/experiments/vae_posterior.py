@@ -93,7 +93,11 @@ class Grid(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """For each image: log p(x), nats, whether there are several modes, mass on the grid's edge."""
+    """For each image: log p(x), nats, whether there are several modes, and how the grid fits.
+
+    `edge` is the posterior's mass on the grid's edge, `narrowest` its smallest standard deviation
+    in steps of the grid: sums over a grid are all but exact from about 1 on.
+    """
 
     log_likelihood: Float[np.ndarray, " images"]
     to_encoder: Float[np.ndarray, " images"]
@@ -101,6 +105,7 @@ class Measured(NamedTuple):
     to_best: Float[np.ndarray, " images"]
     several: Float[np.ndarray, " images"]
     edge: Float[np.ndarray, " images"]
+    narrowest: Float[np.ndarray, " images"]
 
 
 def square_grid(radius: float, spacing: float) -> Grid:
@@ -154,7 +159,9 @@ def measure_one(
     mass = np.bincount(pieces.ravel(), p)[1:]
     edge = p.reshape(side, side)
     outer = 1 - edge[1:-1, 1:-1].sum() / edge.sum()
-    return log_likelihood, forward, backward, best, float((mass >= PIECE).sum() > 1), outer
+    several = float((mass >= PIECE).sum() > 1)
+    narrowest = np.sqrt(np.linalg.eigvalsh(covariance)[0]) / np.exp(cell / 2)
+    return log_likelihood, forward, backward, best, several, outer, narrowest
 
 
 def measure(trained: Autoencoder, x: Float[Array, "images pixels"], grid: Grid) -> Measured:
@@ -225,7 +232,7 @@ def mean_images(model: Digits, across: int = 15) -> Float[np.ndarray, "rows colu
 
 def claims(measured: Measured) -> list[Claim]:
     """What the paper says of its figure 1, with bars set beforehand."""
-    exact, to_encoder, gap, to_best, several, edge = measured
+    exact, to_encoder, gap, to_best, several, edge, narrowest = measured
     distorted, number = to_best > DISTORTED, len(exact)
     elbo = exact - gap
     return [
@@ -249,11 +256,12 @@ def claims(measured: Measured) -> list[Claim]:
             "the encoder's Gaussians are farther from the exact posteriors than Gaussians need be",
             "only Gaussian posteriors are ever produced by the encoder (bar: "
             f"{DISTORTED:g} nats beyond the best Gaussian on average)",
-            f"mean KL(exact ‖ encoder) {significant(to_encoder.mean())} nats, to the best Gaussian "
+            f"mean KL(exact ‖ encoder) {significant(to_encoder.mean())} nats (median "
+            f"{significant(np.median(to_encoder))}), to the best Gaussian "
             f"{significant(to_best.mean())}; KL(encoder ‖ exact), what the ELBO lacks, "
             f"{significant(gap.mean())}: log likelihood {exact.mean():.2f}, ELBO "
             f"{elbo.mean():.2f}; at most {significant(edge.max(), 1)} of a posterior lies on the "
-            "edge of the grid",
+            f"edge of the grid, the narrowest is {significant(narrowest.min(), 2)} steps wide",
             bool(to_encoder.mean() - to_best.mean() > DISTORTED),
         ),
     ]
