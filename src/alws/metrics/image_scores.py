@@ -39,7 +39,7 @@ class ImageScores(NamedTuple):
 
 
 def frechet_distance(
-    first: Float[np.ndarray, "n features"], second: Float[np.ndarray, "m features"]
+    first: Float[np.ndarray, "n features"], second: Float[np.ndarray, "m _"]
 ) -> float:
     """The Fréchet distance of the Gaussians with the means and covariances of two samples.
 
@@ -71,7 +71,7 @@ def gaussian_frechet_distance(
 
 
 def polynomial_mmd_squared(
-    first: Float[np.ndarray, "n features"], second: Float[np.ndarray, "m features"]
+    first: Float[np.ndarray, "n features"], second: Float[np.ndarray, "m _"]
 ) -> float:
     """MMD² with k(f, g) = (f·g/d + 1)³, without bias: below zero now and then.
 
@@ -92,7 +92,7 @@ def polynomial_mmd_squared(
 
 def kernel_distance(
     first: Float[np.ndarray, "n features"],
-    second: Float[np.ndarray, "m features"],
+    second: Float[np.ndarray, "m _"],
     *,
     subset_size: int = 1000,
     seed: int = 0,

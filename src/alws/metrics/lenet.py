@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, UInt8
 
 from alws.baselines.training import climb
 from alws.checks import at_least
@@ -129,18 +129,20 @@ def train_lenet(
         every=steps,
     )
     network = jax.tree.map(lambda a: a.astype(jnp.float16).astype(a.dtype), network)
-    return network, accuracy(network, task)
+    return network, accuracy(network, *LOADERS[task]("test"))
 
 
-def accuracy(network: LeNet, task: Task) -> float:
-    """The share of the 10,000 test images whose class is found.
+def accuracy(
+    network: LeNet, pixels: UInt8[np.ndarray, "n 28 28"], labels: UInt8[np.ndarray, " n"]
+) -> float:
+    """The share of images whose class is found.
 
-    Example: `accuracy(LeNet.trained("mnist"), "mnist")`.
+    Example: `accuracy(LeNet.trained("mnist"), *mnist("test"))`.
     """
-    pixels, labels = LOADERS[task]("test")
-    x = jnp.asarray(pad(pixels)).reshape(10, -1, 1, 32, 32)
-    found = jax.lax.map(lambda part: network.logits(part / 255.0).argmax(axis=1), x)
-    return float(np.mean(np.asarray(found).ravel() == labels))
+    find = jax.jit(lambda x: network.logits(x).argmax(axis=1))
+    parts = np.array_split(pad(pixels), max(1, len(pixels) // 1000))
+    found = [np.asarray(find(jnp.asarray(part) / 255.0)) for part in parts]
+    return float(np.mean(np.concatenate(found) == labels))
 
 
 def moved(
