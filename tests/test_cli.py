@@ -11,6 +11,7 @@ RUNNER = CliRunner()
 NEEDS = {
     "ica": "natural/bsds_train_val.zip",
     "matrix-factorisation": "mnist/train-images-idx3-ubyte.gz",
+    "vae-posterior": "mnist/train-images-idx3-ubyte.gz",
 }
 
 
@@ -61,6 +62,7 @@ def test_quick_preset_runs_and_can_be_resumed(name, tmp_path, monkeypatch):
     [
         (("run", "nothing"), "the experiment must be one of "),
         (("run", "pinwheel", "--preset", "slow"), "must be one of quick, desk, paper; got 'slow'"),
+        (("lenet", "cifar"), "the task must be one of mnist, fashion; got 'cifar'"),
         (("resume", "missing"), "is not a run directory: it has no settings.json"),
     ],
 )

@@ -1,9 +1,10 @@
-"""The command line: `alws list`, `alws run EXPERIMENT`, `alws resume DIR`."""
+"""The command line: `alws list`, `alws run EXPERIMENT`, `alws resume DIR`, `alws lenet TASK`."""
 
 import time
 from pathlib import Path
 from typing import Annotated
 
+import jax
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +14,7 @@ from alws.checkpoint import CheckpointError
 from alws.data import DataError
 from alws.experiments import EXPERIMENTS, Claim, RunError, resume, start
 from alws.experiments.gallery import publish, update_readme
+from alws.metrics.lenet import LOADERS, save_lenet, train_lenet
 
 app = typer.Typer(
     help="Maximum likelihood for any latent-variable model that can be simulated.",
@@ -74,6 +76,23 @@ def publish_run(
     with _errors():
         publish(directory, gallery)
         update_readme(gallery, readme)
+
+
+@app.command("lenet")
+def train_features(
+    task: Annotated[str, typer.Argument(help="mnist or fashion.")],
+    epochs: Annotated[int, typer.Option(help="Passes over the 60,000 images.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of every random number.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where to; default lenet-TASK.npz.")] = None,
+) -> None:
+    """Train the LeNet whose features the scores of grey images are made with."""
+    if task not in LOADERS:
+        _fail(f"the task must be one of {', '.join(LOADERS)}; got {task!r}.")
+    path = out or Path(f"lenet-{task}.npz")
+    with _errors():
+        network, accuracy = train_lenet(task, key=jax.random.key(seed), epochs=epochs)  # pyright: ignore
+        save_lenet(path, network, accuracy)
+        console.print(f"test accuracy {accuracy:.2%}; weights: {path}", highlight=False)
 
 
 def _show(claims: list[Claim], directory: Path, seconds: float) -> None:

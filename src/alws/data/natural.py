@@ -4,7 +4,6 @@ Two sources below `natural/` in the data directory: the 300 photographs of the B
 zip file, 8-bit, and the linear intensities of van Hateren & van der Schaaf (1998), 16-bit.
 """
 
-import io
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +16,10 @@ from PIL import Image
 
 from alws.checks import at_least
 from alws.data.files import DataError, DataFile, data_directory, locate
+from alws.data.zipped import jpeg_names, zipped_jpeg
 
 Source = Literal["bsds", "van_hateren"]
+Part = Literal["all", "train", "test"]
 Picture = Float32[np.ndarray, "height width"]
 
 BSDS = DataFile(
@@ -28,16 +29,16 @@ BSDS = DataFile(
 RAW_HEIGHT, RAW_WIDTH = 1024, 1536
 RAW_SUFFIXES = (".iml", ".imc")
 TIFF_SUFFIXES = (".tif", ".tiff")
-JPEG_SUFFIXES = (".jpg", ".jpeg")
 
 
 def natural_patches(
-    size: int, number: int, seed: int, source: Source = "bsds"
+    size: int, number: int, seed: int, source: Source = "bsds", part: Part = "all"
 ) -> Float32[np.ndarray, "number size size"]:
     """Square patches from random places of random photographs, in the source's own intensities.
 
     "bsds" are grey levels from 0 to 255; "van_hateren" are linear intensities, from every `.iml`,
-    `.imc` and 16-bit `.tiff` file in `natural/`. The same seed gives the same patches.
+    `.imc` and 16-bit `.tiff` file in `natural/`. The same seed gives the same patches. One
+    photograph in six is kept for the `part` "test" and left out of "train".
 
     Example: `natural_patches(16, 1000, seed=0).shape == (1000, 16, 16)`.
     """
@@ -45,7 +46,9 @@ def natural_patches(
     at_least("number", number, 1)
     if source not in get_args(Source):
         raise ValueError(f"`source` must be one of {get_args(Source)}, got {source!r}.")
-    pictures = _bsds() if source == "bsds" else _van_hateren()
+    if part not in get_args(Part):
+        raise ValueError(f"`part` must be one of {get_args(Part)}, got {part!r}.")
+    pictures = _part(_bsds() if source == "bsds" else _van_hateren(), part)
     generator = np.random.default_rng(seed)
     chosen = generator.integers(len(pictures), size=number)
     places = generator.random((number, 2))
@@ -64,32 +67,26 @@ def natural_patches(
     return patches
 
 
+def _part(pictures: list[Callable[[], Picture]], part: Part) -> list[Callable[[], Picture]]:
+    held_out = max(1, len(pictures) // 6)
+    if part == "all":
+        return pictures
+    if len(pictures) < 2:
+        raise DataError(
+            "training and test patches must come from different photographs, so there must be at "
+            f"least 2; there is {len(pictures)} in {data_directory() / 'natural'}. Put more there."
+        )
+    return pictures[-held_out:] if part == "test" else pictures[:-held_out]
+
+
 def _bsds() -> list[Callable[[], Picture]]:
     path = locate(BSDS)
-    try:
-        archive = zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
-        raise DataError(
-            f"{path} must be a whole zip file, got {path.stat().st_size} bytes that are not: "
-            f"{error}. Put a good copy in its place: {BSDS.origin}."
-        ) from error
-    with archive:
-        names = sorted(n for n in archive.namelist() if n.lower().endswith(JPEG_SUFFIXES))
-    if not names:
-        raise DataError(f"{path} must hold JPEG images, got none. It should be {BSDS.origin}.")
-    return [partial(_zipped_jpeg, path, name) for name in names]
+    return [partial(_grey, path, name) for name in jpeg_names(path, BSDS.origin)]
 
 
-def _zipped_jpeg(path: Path, name: str) -> Picture:
-    try:
-        with zipfile.ZipFile(path) as archive, archive.open(name) as member:
-            content = io.BytesIO(member.read())
-        with Image.open(content) as image:
-            return np.asarray(image.convert("L"), np.float32)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"`{name}` in {path} must be a JPEG image: {error}. Put a good copy in its place."
-        ) from error
+def _grey(path: Path, name: str) -> Picture:
+    with zipfile.ZipFile(path) as archive:
+        return np.asarray(zipped_jpeg(archive, name, "L"), np.float32)
 
 
 def _van_hateren() -> list[Callable[[], Picture]]:

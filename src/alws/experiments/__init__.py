@@ -13,6 +13,7 @@ from alws.experiments import (
     neural_process,
     oscillation,
     pinwheel,
+    vae_posterior,
 )
 from alws.experiments.experiment import Claim, Experiment, Run, RunError, resume, start
 
@@ -29,6 +30,7 @@ _PAGES = (
     neural_process,
     oscillation,
     pinwheel,
+    vae_posterior,
 )
 
 EXPERIMENTS: dict[str, Experiment] = {page.EXPERIMENT.name: page.EXPERIMENT for page in _PAGES}
