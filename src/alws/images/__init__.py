@@ -1,4 +1,4 @@
-"""Deep models of images, §4.7: generators, graphs with discrete latents, and methods to fit them."""
+"""Deep models of images, §4.7: generators, graphs with discrete latents, methods that fit them."""
 
 from alws.images.generators import (
     DCGAN,
