@@ -213,7 +213,9 @@ def test_reweighted_encoder_updates_vanish_at_the_posterior_and_point_there(quic
     for at_best, at_poor in zip(gradients(best), gradients(poor), strict=True):
         for leaf in jax.tree.leaves(at_best):
             np.testing.assert_allclose(leaf, 0, atol=0.12)
-        products = [jnp.sum(g * d) for g, d in zip(*map(jax.tree.leaves, (at_poor, towards)))]
+        products = [
+            jnp.sum(g * d) for g, d in zip(*map(jax.tree.leaves, (at_poor, towards)), strict=True)
+        ]
         assert sum(products) > 0.2
 
 
