@@ -76,11 +76,9 @@ def bound(encoder, key, number, repeats=4000):
 
 def test_bounds_rise_with_proposals_and_are_tight_at_the_posterior(quick):
     exact = MODEL.log_marginal(X)
-    for number in (1, 5):
-        found = bound(exact_encoder(), quick, number, 3)
-        np.testing.assert_allclose(found, exact, atol=1e-4)
-    elbo, five, many = (bound(poor_encoder(), quick, n) for n in (1, 5, 50))
-    assert elbo + 0.05 < five < many - 0.005 < exact + 0.01
+    np.testing.assert_allclose(bound(exact_encoder(), quick, 5, 3), exact, atol=1e-4)
+    elbo, many = (bound(poor_encoder(), quick, n) for n in (1, 20))
+    assert elbo + 0.05 < many < exact + 0.01
     q, p = poor_encoder()(X), exact_encoder()(X)
     ratio, shift = jnp.exp(q.log_scale - p.log_scale), (q.mean - p.mean) / jnp.exp(p.log_scale)
     divergence = jnp.sum((ratio**2 + shift**2 - 1) / 2 - jnp.log(ratio))
@@ -170,8 +168,8 @@ def test_semi_implicit_bound_is_the_elbo_when_nothing_is_mixed(quick):
 def test_semi_implicit_bound_rises_to_the_elbo_of_the_mixture(quick):
     """ψ ~ N(m, s²) makes q(z) = N(m, s² + σ²)."""
     goal = elbo_of(np.sqrt(0.4**2 + 0.2**2))
-    none, few, many = (semi_implicit(0.4, 0.2, quick, n) for n in (0, 3, 200))
-    assert none + 0.2 < few < many - 0.1
+    few, many = (semi_implicit(0.4, 0.2, quick, n) for n in (2, 200))
+    assert few < many - 0.1
     np.testing.assert_allclose(many, goal, atol=0.05)
     weighted = semi_implicit(0.4, 0.2, quick, 200, draws=5)
     assert many + 0.02 < weighted < MODEL.log_marginal(X) + 0.01
@@ -277,23 +275,31 @@ def test_particles_learn_the_gradient_of_the_likelihood(quick):
 
 
 def test_particle_loss_has_no_bias_from_few_particles(quick):
-    """At the exact posterior the loss is the posterior variance of ∇ log p, whatever the number."""
+    """At the posterior it is E‖g − E[g | x]‖² = E‖g − g'‖²/2, g' of another draw from p(z | x)."""
     best = exact_encoder()
     simulator = Affine(best.weight, jnp.diag(jnp.exp(best.log_scale)))
 
     @eqx.filter_jit
     def losses(simulator):
-        keys = jax.random.split(quick, 100)
-
-        def loss(key, number):
+        def loss(key):
             sleep_key, loss_key = jax.random.split(key)
             draws = simulate(MODEL, sleep_key, 200)
-            return simulator_loss(simulator, MODEL, draws, loss_key, number=number)
+            return simulator_loss(simulator, MODEL, draws, loss_key, number=2), draws
 
-        few = jax.lax.map(lambda k: loss(k, 2), keys)
-        return few, jax.lax.map(lambda k: loss(k, 40), keys)
+        return jax.lax.map(loss, jax.random.split(quick, 400))
 
-    few, many = losses(simulator)
-    error = np.hypot(np.std(few), np.std(many)) / 10
-    assert abs(np.mean(few) - np.mean(many)) < 4 * error
-    assert error < 0.1 * np.mean(many)
+    found, draws = losses(simulator)
+    z, x = (np.asarray(a).reshape(80_000, -1) for a in draws)
+    noise = np.random.default_rng(0).normal(size=z.shape)
+    other = x @ np.asarray(best.weight).T + np.exp(best.log_scale) * noise
+
+    def gradients(z):
+        residual = x - z @ np.asarray(MODEL.loadings).T
+        loadings = residual[:, :, None] * z[:, None] / NOISE**2
+        noise = (residual**2).sum(axis=1, keepdims=True) / NOISE**2 - 3
+        return np.concatenate([loadings.reshape(len(z), -1), noise], axis=1)
+
+    expected = ((gradients(z) - gradients(other)) ** 2).sum(axis=1).mean() / 2
+    error = np.std(found) / 20
+    assert error < 0.1 * expected
+    np.testing.assert_allclose(np.mean(found), expected, atol=4 * error)
