@@ -16,6 +16,7 @@ once. XLA's own transposed convolution is many times slower there; other devices
 
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float
 
-CHUNK = 2**22
+CHUNK = 2**20
 """How many numbers the patches of one chunk of examples may hold."""
 
 
@@ -58,30 +59,30 @@ def strided_convolution(
 # for each tap (a, b), and input pixel (i, j) meets block (i + a, j + b) of the output.
 
 
-def _taps(w: Array, s: int) -> dict[tuple[int, int], Float[Array, "c sso"]]:
-    """The kernel as one matrix for each block, its sides filled up to a multiple of s."""
+def _taps(w: Array, s: int) -> Float[Array, "c rrsso"]:
+    """The kernel as one matrix, block beside block, its sides filled up to a multiple of s."""
     c, o, k, _ = w.shape
     r = -(-k // s)
     full = jnp.pad(w, ((0, 0), (0, 0), (0, r * s - k), (0, r * s - k)))
-    blocks = full.reshape(c, o, r, s, r, s).transpose(2, 4, 0, 3, 5, 1).reshape(r, r, c, -1)
-    return {(a, b): blocks[a, b] for a in range(r) for b in range(r)}
+    return full.reshape(c, o, r, s, r, s).transpose(0, 2, 4, 3, 5, 1).reshape(c, -1)
 
 
 def _up_some(x: Float[Array, "n c h v"], w: Array, s: int, p: int) -> Float[Array, "n o H V"]:
     """Overlap-add of x · w."""
     (n, _, h, v), (_, o, k, _) = x.shape, w.shape
     r = -(-k // s)
-    pixels = x.transpose(0, 2, 3, 1)
+    products = (x.transpose(0, 2, 3, 1) @ _taps(w, s)).reshape(n, h, v, r, r, -1)
     total = jnp.zeros(())
-    for (a, b), tap in _taps(w, s).items():
-        total = total + jnp.pad(pixels @ tap, ((0, 0), (a, r - 1 - a), (b, r - 1 - b), (0, 0)))
+    for a, b in product(range(r), repeat=2):
+        edges = ((0, 0), (a, r - 1 - a), (b, r - 1 - b), (0, 0))
+        total = total + jnp.pad(products[:, :, :, a, b], edges)
     blocks = total.reshape(n, h + r - 1, v + r - 1, s, s, o).transpose(0, 5, 1, 3, 2, 4)
     image = blocks.reshape(n, o, (h + r - 1) * s, (v + r - 1) * s)
     return image[:, :, p : (h - 1) * s + k - p, p : (v - 1) * s + k - p]
 
 
-def _patches(y: Array, k: int, s: int, p: int) -> dict[tuple[int, int], Float[Array, "pixels sso"]]:
-    """For each tap, the block of the padded images that each pixel of x meets."""
+def _patches(y: Array, k: int, s: int, p: int) -> Float[Array, "pixels rrsso"]:
+    """The blocks of the padded images that each pixel of x meets, side by side for all taps."""
     r = -(-k // s)
     far = p + r * s - k
     y = jnp.pad(y, ((0, 0), (0, 0), (p, far), (p, far)))
@@ -89,28 +90,24 @@ def _patches(y: Array, k: int, s: int, p: int) -> dict[tuple[int, int], Float[Ar
     blocks = y.reshape(n, o, height // s, s, width // s, s).transpose(0, 2, 4, 3, 5, 1)
     blocks = blocks.reshape(n, height // s, width // s, -1)
     h, v = height // s - r + 1, width // s - r + 1
-    return {
-        (a, b): blocks[:, a : a + h, b : b + v].reshape(n * h * v, -1)
-        for a in range(r)
-        for b in range(r)
-    }
+    met = [blocks[:, a : a + h, b : b + v] for a, b in product(range(r), repeat=2)]
+    return jnp.concatenate(met, axis=-1).reshape(n * h * v, -1)
 
 
 def _down_some(y: Float[Array, "n o H V"], w: Array, s: int, p: int) -> Float[Array, "n c h v"]:
     """Patches of y · w."""
     c, _, k, _ = w.shape
-    patches, taps = _patches(y, k, s, p), _taps(w, s)
-    total = sum((patches[tap] @ taps[tap].T for tap in taps), start=jnp.zeros(()))
     h, v = ((side + 2 * p - k) // s + 1 for side in y.shape[2:])
-    return total.reshape(len(y), h, v, c).transpose(0, 3, 1, 2)
+    pixels = _patches(y, k, s, p) @ _taps(w, s).T
+    return pixels.reshape(len(y), h, v, c).transpose(0, 3, 1, 2)
 
 
 def _kernel_some(x: Array, y: Array, k: int, s: int, p: int) -> Float[Array, "c o k k"]:
     """xᵀ · patches of y."""
     c, o, r = x.shape[1], y.shape[1], -(-k // s)
     pixels = x.transpose(1, 0, 2, 3).reshape(c, -1)
-    taps = jnp.stack([pixels @ patches for patches in _patches(y, k, s, p).values()])
-    full = taps.reshape(r, r, c, s, s, o).transpose(2, 5, 0, 3, 1, 4)
+    taps = pixels @ _patches(y, k, s, p)
+    full = taps.reshape(c, r, r, s, s, o).transpose(0, 5, 1, 3, 2, 4)
     return full.reshape(c, o, r * s, r * s)[:, :, :k, :k]
 
 

@@ -19,6 +19,7 @@ import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws import checkpoint as checkpoints
+from alws.baselines.bounds import Proposals
 from alws.baselines.training import climb
 
 
@@ -46,6 +47,16 @@ class DiagonalGaussian(Posterior):
     def expect(self, function: Callable[[Array], Array], key: Key[Array, ""]) -> Float[Array, ""]:
         noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
         return function(self.mean + jnp.exp(self.log_scale) * noise)
+
+    def propose(self, key: Key[Array, ""], number: int) -> Proposals:
+        """`number` draws and log q of each."""
+        noise = jax.random.normal(key, (number, *self.mean.shape), self.mean.dtype)
+        z = self.mean + jnp.exp(self.log_scale) * noise
+        return Proposals(z, jax.vmap(self.log_density)(z))
+
+    def log_density(self, z: Float[Array, " latents"]) -> Float[Array, ""]:
+        """log q(z)."""
+        return jax.scipy.stats.norm.logpdf(z, self.mean, jnp.exp(self.log_scale)).sum()
 
     def divergence(self) -> Float[Array, ""]:
         """Σ (μ² + σ² − 1)/2 − log σ."""
