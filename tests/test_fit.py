@@ -48,6 +48,36 @@ def leaves(result):
     return [np.asarray(a) for a in jax.tree.leaves(eqx.filter(result.state, eqx.is_array))]
 
 
+# What is learnt ---------------------------------------------------------------------------------
+
+
+class Held(eqx.Module):
+    """A Gaussian: its mean is learnt; a number, a static field and a held array are not."""
+
+    mean: np.ndarray
+    shift: float
+    size: int = eqx.field(static=True)
+    spread: jax.Array
+
+    def sample(self, key):
+        first, second = jax.random.split(key)
+        z = jax.random.normal(first, (self.size,)).sum()
+        spread = jax.lax.stop_gradient(self.spread)
+        return z, self.mean + self.shift + z + spread * jax.random.normal(second)
+
+    def log_joint(self, z, x):
+        logpdf = jax.scipy.stats.norm.logpdf
+        mean = self.mean + self.shift + z
+        return logpdf(z, 0, self.size**0.5) + logpdf(x, mean, jax.lax.stop_gradient(self.spread))
+
+
+def test_arrays_are_learnt_and_what_is_to_stay_stays(data):
+    start = Held(np.zeros((), np.float32), 0.5, 2, jnp.ones(()))
+    found = fit(data, start, steps=3).model
+    assert found.mean != 0
+    assert (found.shift, found.size, float(found.spread)) == (0.5, 2, 1.0)
+
+
 # What it must reach -----------------------------------------------------------------------------
 
 

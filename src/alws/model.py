@@ -5,8 +5,8 @@ A model is an Equinox module that describes one example at a time:
 - `sample(key) -> (z, x)`, one draw from p_θ(z, x); `z` is any pytree, `x` an array or a pytree;
 - `log_joint(z, x) -> scalar`, log p_θ(z, x), differentiable in θ.
 
-θ is the floating-point array leaves of the module. Python numbers and NumPy arrays in its fields
-are constants.
+θ is the floating-point array leaves of the module, NumPy's among them. What is to stay as it is can
+be a Python number, a static field, or an array used through `jax.lax.stop_gradient`.
 
 A model whose likelihood is an exponential family (§3.3 of the paper) gives instead
 
