@@ -75,7 +75,10 @@ def test_pictures_have_no_noise(quick):
     assert x.std() == pytest.approx(1.0, abs=0.1)
 
 
-@pytest.mark.parametrize("name", ["skip", "merged", "feedback-skip"])
+@pytest.mark.parametrize(
+    "name",
+    ["feedback-skip", *(pytest.param(n, marks=pytest.mark.slow) for n in ("skip", "merged"))],
+)
 def test_graphs_score_what_they_draw(name, key):
     """E[∇ log p(z, x)] = 0 over the model's own draws, for every parameter."""
     start = GRAPHS[name]((1, 2, 2), Unbounded(), key=key, bits=4, continuous=4, hidden=6)
