@@ -40,36 +40,41 @@ def test_products_are_those_of_the_whole_matrix(sleep, small_tiles):
     np.testing.assert_allclose(product(kernel(), few, a, y), expected[:7], rtol=1e-4)
 
 
+@eqx.filter_jit
+def answers(gradient_model, x, y, new):
+    """Everything a smoother says, compiled at once; fewer and more columns than points."""
+    smoother = gradient_model.fit(x)
+    pulled = [smoother.pull(new, c) for c in (new, jnp.ones((new.shape[0], 30)))]
+    return smoother.weights(new), smoother.predict(new, y), *pulled
+
+
 @pytest.mark.parametrize("intercept", [False, True])
 def test_it_agrees_with_kernel_ridge_regression_to_the_tolerance(sleep, small_tiles, intercept):
     with jax.enable_x64(True):
         x, y = (jnp.asarray(np.asarray(a), jnp.float64) for a in sleep)
         new = x[:20] + 0.3
-        exact = KernelRidge(kernel(), ridge=0.1, intercept=intercept).fit(x)
+        exact = KernelRidge(kernel(), ridge=0.1, intercept=intercept)
         found = ConjugateGradients(
             kernel(), ridge=0.1, rank=30, tolerance=1e-10, intercept=intercept
-        ).fit(x)
-        assert isinstance(found, Smoother)
-        np.testing.assert_allclose(found.weights(new), exact.weights(new), atol=1e-7)
-        np.testing.assert_allclose(found.predict(new, y), exact.predict(new, y), atol=1e-7)
-        for cotangents in (new, jnp.ones((20, 30))):  # fewer and more columns than points
-            np.testing.assert_allclose(
-                found.pull(new, cotangents), exact.pull(new, cotangents), atol=1e-7
-            )
+        )
+        assert not intercept or isinstance(found.fit(x), Smoother)
+        for ours, theirs in zip(answers(found, x, y, new), answers(exact, x, y, new), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-7)
 
 
 def test_the_residual_is_reported_and_the_preconditioner_saves_iterations(sleep):
     x, y = sleep
     gram = np.asarray(kernel()(x, x), np.float64) + 0.01 * np.eye(150)
     iterations = {}
+    solve = eqx.filter_jit(lambda gradient_model: gradient_model.fit(x).solve(y))
     for rank in (1, 60):
-        found = ConjugateGradients(kernel(), rank=rank, tolerance=1e-3).fit(x).solve(y)
+        found = solve(ConjugateGradients(kernel(), rank=rank, tolerance=1e-3))
         residual = np.linalg.norm(gram @ np.asarray(found.value, np.float64) - y, axis=0)
         np.testing.assert_allclose(found.residual, residual / np.linalg.norm(y, axis=0), atol=3e-4)
         assert (found.residual <= 1e-3).all()
         iterations[rank] = int(found.iterations)
     assert 0 < iterations[60] < iterations[1] / 2, iterations
-    short = ConjugateGradients(kernel(), rank=1, tolerance=1e-3, most_iterations=2).fit(x).solve(y)
+    short = solve(ConjugateGradients(kernel(), rank=1, tolerance=1e-3, most_iterations=2))
     assert short.iterations == 2
     assert (short.residual > 1e-3).all()
 
@@ -105,12 +110,18 @@ def test_columns_stop_on_their_own_and_a_zero_column_stays_zero(key):
 
 def test_samples_that_coincide_do_not_break_it():
     x = jnp.zeros((60, 2))
-    fitted = ConjugateGradients(SquaredExponential(bandwidth=1.0), rank=20, ridge=0.1).fit(x)
-    expected = KernelRidge(SquaredExponential(bandwidth=1.0), ridge=0.1).fit(x).weights(x[:2])
-    np.testing.assert_allclose(fitted.weights(x[:2]), expected, atol=1e-4)
-    singular = ConjugateGradients(SquaredExponential(bandwidth=1.0), rank=20, ridge=1e-12).fit(x)
-    assert singular.factor.escalations > 0
-    assert jnp.isfinite(singular.weights(x[:2])).all()
+    same = SquaredExponential(bandwidth=1.0)
+    ours = answers(ConjugateGradients(same, rank=20, ridge=0.1), x, x, x[:2])
+    np.testing.assert_allclose(ours[0], (1 - 60 / 60.1) / 60 + 1 / 60.1, atol=1e-4)
+
+    @eqx.filter_jit
+    def weights(gradient_model):
+        smoother = gradient_model.fit(x)
+        return smoother.weights(x[:2]), smoother.factor.escalations
+
+    found, escalations = weights(ConjugateGradients(same, rank=20, ridge=1e-12))
+    assert escalations > 0
+    assert jnp.isfinite(found).all()
 
 
 def test_blocks_give_what_the_whole_gives(key):

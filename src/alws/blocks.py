@@ -10,14 +10,17 @@ ROWS = 8192
 """The most draws that are simulated or scored at once."""
 
 
-def by_blocks(function: Callable[[PyTree], PyTree], rows: PyTree, most: int = ROWS) -> PyTree:
-    """`function(rows)` for a function that works row by row, at most `most` rows at a time.
+def by_blocks(
+    function: Callable[[PyTree], PyTree], rows: PyTree, most: int | None = None
+) -> PyTree:
+    """`function(rows)` for a function that works row by row, at most `most` (`ROWS`) at a time.
 
     Beyond one block, what a block makes on the way is made again in the backward pass, not kept.
 
     Example: `by_blocks(jax.vmap(model.sample), jax.random.split(key, 100_000))`.
     """
     n = jax.tree.leaves(rows)[0].shape[0]
+    most = ROWS if most is None else most
     if n <= most:
         return function(rows)
     number = -(-n // most)
@@ -28,5 +31,6 @@ def by_blocks(function: Callable[[PyTree], PyTree], rows: PyTree, most: int = RO
         whole = a if extra == 0 else jnp.concatenate([a, a[:extra]])
         return whole.reshape(number, size, *a.shape[1:])
 
-    done = jax.lax.map(jax.checkpoint(function), jax.tree.map(cut, rows))
+    again = jax.checkpoint(lambda some: function(some))  # a module itself need not be hashable
+    done = jax.lax.map(again, jax.tree.map(cut, rows))
     return jax.tree.map(lambda a: a.reshape(number * size, *a.shape[2:])[:n], done)

@@ -15,7 +15,7 @@ from alws.linear_algebra import Factor, solve_factored
 ENTRIES = 2**22
 """How many entries of a kernel matrix a row of tiles holds at once."""
 
-TILE = 1024
+TILE = 512
 """The most rows and columns of a tile of a symmetric product."""
 
 
