@@ -44,11 +44,12 @@ def test_products_are_those_of_the_whole_matrix(sleep, small_tiles):
 def answers(gradient_model, x, y, new):
     """Everything a smoother says, compiled at once; fewer and more columns than points."""
     smoother = gradient_model.fit(x)
+    assert isinstance(smoother, Smoother)
     pulled = [smoother.pull(new, c) for c in (new, jnp.ones((new.shape[0], 30)))]
     return smoother.weights(new), smoother.predict(new, y), *pulled
 
 
-@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("intercept", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_it_agrees_with_kernel_ridge_regression_to_the_tolerance(sleep, small_tiles, intercept):
     with jax.enable_x64(True):
         x, y = (jnp.asarray(np.asarray(a), jnp.float64) for a in sleep)
@@ -57,7 +58,6 @@ def test_it_agrees_with_kernel_ridge_regression_to_the_tolerance(sleep, small_ti
         found = ConjugateGradients(
             kernel(), ridge=0.1, rank=30, tolerance=1e-10, intercept=intercept
         )
-        assert not intercept or isinstance(found.fit(x), Smoother)
         for ours, theirs in zip(answers(found, x, y, new), answers(exact, x, y, new), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-7)
 
@@ -111,14 +111,14 @@ def test_columns_stop_on_their_own_and_a_zero_column_stays_zero(key):
 def test_samples_that_coincide_do_not_break_it():
     x = jnp.zeros((60, 2))
     same = SquaredExponential(bandwidth=1.0)
-    ours = answers(ConjugateGradients(same, rank=20, ridge=0.1), x, x, x[:2])
-    np.testing.assert_allclose(ours[0], (1 - 60 / 60.1) / 60 + 1 / 60.1, atol=1e-4)
 
     @eqx.filter_jit
     def weights(gradient_model):
         smoother = gradient_model.fit(x)
         return smoother.weights(x[:2]), smoother.factor.escalations
 
+    found, _ = weights(ConjugateGradients(same, rank=20, ridge=0.1))
+    np.testing.assert_allclose(found, 1 / 60, atol=1e-5)
     found, escalations = weights(ConjugateGradients(same, rank=20, ridge=1e-12))
     assert escalations > 0
     assert jnp.isfinite(found).all()

@@ -82,13 +82,20 @@ def test_regression_tends_to_the_exact_one(key):
 def test_weights_predict_and_pull_are_one_linear_map(key):
     x = jax.random.normal(key, (80, 2))
     y, new = jnp.stack([jnp.sin(x[:, 0]) + 5, x[:, 1] ** 2], axis=1), x[:30] + 0.3
-    fitted = RandomFeatures(SquaredExponential(), frequencies=50, ridge=0.1).fit(x)
-    assert isinstance(fitted, Smoother)
-    weights = fitted.weights(new)
-    np.testing.assert_allclose(fitted.predict(new, y), weights @ y, atol=1e-3)
-    np.testing.assert_allclose(fitted.pull(new, new), weights.T @ new, atol=1e-3)
+    regression = RandomFeatures(SquaredExponential(), frequencies=50, ridge=0.1)
+
+    @eqx.filter_jit
+    def answers():
+        fitted = regression.fit(x)
+        assert isinstance(fitted, Smoother)
+        told = fitted.weights(new), fitted.predict(new, y), fitted.pull(new, new)
+        return *told, fitted.outside(new + 20)
+
+    weights, predicted, pulled, outside = answers()
+    np.testing.assert_allclose(predicted, weights @ y, atol=1e-3)
+    np.testing.assert_allclose(pulled, weights.T @ new, atol=1e-3)
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-4)
-    assert fitted.outside(new + 20) == 1.0
+    assert outside == 1.0
 
 
 def test_gradient_in_bandwidth_ridge_features_and_weights_of_a_sum(key):

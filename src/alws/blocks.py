@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-ROWS = 8192
+ROWS = 16384
 """The most draws that are simulated or scored at once."""
 
 
