@@ -112,11 +112,12 @@ def conjugate_gradients(
         curvature = (p * ap).sum(axis=0)
         alive = alive & (curvature > 0)
         step = jnp.where(alive, rz / jnp.where(alive, curvature, 1), 0)
-        v, r = v + step * p, r - step * ap
+        v, before, r = v + step * p, r, r - step * ap
         z = preconditioner(r)
         new = (r * z).sum(axis=0)
         alive = alive & going(r) & (new > 0)
-        ratio = jnp.where(alive, new / jnp.maximum(rz, tiny), 0)
+        # Polak and Ribière's form, which forgives a preconditioner that rounding has made inexact.
+        ratio = jnp.where(alive, ((r - before) * z).sum(axis=0) / jnp.maximum(rz, tiny), 0)
         return v, r, z + ratio * p, new, alive, count + 1
 
     z = preconditioner(b)

@@ -5,8 +5,8 @@ tile. The preconditioner is that of m representatives (Nyström, see `alws.gradi
 
     P = ΦΦᵀ + μI,   P⁻¹ r = (r − Φ(ΦᵀΦ + μI)⁻¹ Φᵀ r)/μ,
 
-with μ the larger of λ and the least eigenvalue of ΦᵀΦ: what ΦΦᵀ leaves of K is of that size, and in
-float32 a smaller μ is lost to rounding. The number of iterations then grows as √(μ/λ), not √(N/λ).
+with μ the largest of λ, the least eigenvalue of ΦᵀΦ (what ΦΦᵀ leaves of K is of that size) and what
+rounding leaves of the largest one. Iterations then grow as √(μ/λ), not as √(N/λ).
 
 Time grows as N² for each iteration, memory as N·m. The derivative is that of the linear system,
 −A⁻¹ dA A⁻¹ b, by a second solve; what it needs of K is made again tile by tile.
@@ -96,8 +96,9 @@ class ConjugateGradients(eqx.Module):
         features, _, within = whitened(own, jax.tree.map(lambda a: a[rows], sleep))
         basis = by_blocks(features, sleep, ROWS)
         gram = basis.T @ basis
-        least = jnp.linalg.eigvalsh(gram)[0]
-        factor = factorise(gram, jnp.maximum(ridge.astype(gram.dtype), least))
+        spectrum = jnp.linalg.eigvalsh(gram)
+        floor = jnp.maximum(spectrum[0], 100 * jnp.finfo(gram.dtype).eps * spectrum[-1])
+        factor = factorise(gram, jnp.maximum(ridge.astype(gram.dtype), floor))
         return FittedConjugateGradients(
             kernel,
             embedded,
