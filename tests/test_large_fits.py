@@ -58,8 +58,7 @@ class Line(eqx.Module):
     "name",
     [
         "random features",
-        "conjugate gradients",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("nystrom", "learnt")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS if "features" not in name),
     ],
 )
 def test_adaptation_moves_the_bandwidth_and_lowers_the_held_out_error(name):
