@@ -15,7 +15,13 @@ from alws.diagnostics import Diagnostics
 from alws.estimates import Cross, Joint, Natural, direct_gradients
 from alws.fit import Result, fit
 from alws.from_numpyro import NumpyroModel, from_numpyro
-from alws.gradient_models import KernelRidge, LinearReadout
+from alws.gradient_models import (
+    ConjugateGradients,
+    KernelRidge,
+    LinearReadout,
+    Nystrom,
+    RandomFeatures,
+)
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sample
 from alws.numpyro_program import UnsupportedProgram
 from alws.posterior import Mode, expectation, posterior_mode
@@ -32,6 +38,7 @@ __all__ = [
     "Adapt",
     "Centred",
     "CheckpointError",
+    "ConjugateGradients",
     "Cross",
     "Diagnostics",
     "Draws",
@@ -47,6 +54,8 @@ __all__ = [
     "Model",
     "Natural",
     "NumpyroModel",
+    "Nystrom",
+    "RandomFeatures",
     "Report",
     "Result",
     "Settings",

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, Float, PyTree
 
+from alws.blocks import by_blocks
 from alws.gradient_models.protocols import Smoother
 from alws.model import Draws, condition_arguments, log_joint, log_joints, splits
 
@@ -220,7 +221,7 @@ def _parts(model: Any, condition: PyTree | None) -> Callable[[PyTree], tuple[lis
 def _natural(
     model: Any, sleep: Draws, condition: PyTree | None
 ) -> tuple[list[Float[Array, "sleep entries"]], list[Float[Array, " sleep"]]]:
-    return jax.vmap(_parts(model, condition))(sleep.z)
+    return by_blocks(jax.vmap(_parts(model, condition)), sleep.z)
 
 
 def _statistics(

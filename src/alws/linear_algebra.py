@@ -69,6 +69,14 @@ def solve(
     )
 
 
+def solve_factored(factor: Factor, b: Float[Array, "n targets"]) -> Float[Array, "n targets"]:
+    """The factorised matrix's inverse times b, with the ridge it took; not to be differentiated.
+
+    Example: `solve_factored(factorise(gram, ridge), b)`.
+    """
+    return _substitute(factor.array, b)
+
+
 def _blocks(n: int) -> list[slice]:
     """Nearly equal blocks of at most `BLOCK` rows."""
     number = -(-n // BLOCK)
@@ -98,21 +106,37 @@ def _cholesky(
     return factor
 
 
+def whiten(factor: Factor, b: Float[Array, "n targets"]) -> Float[Array, "n targets"]:
+    """L⁻¹ b, forwards through the blocks of a large factor.
+
+    Example: `k @ whiten(factorise(gram, jitter), jnp.eye(n)).T` has rows whose inner products are
+    k (gram + jitter·I)⁻¹ kᵀ.
+    """
+    return _forward(factor.array, b)
+
+
 def _substitute(
     factor: Float[Array, "n n"], b: Float[Array, "n targets"]
 ) -> Float[Array, "n targets"]:
     """L⁻ᵀ L⁻¹ b, forwards and then backwards through the blocks."""
+    forward = _forward(factor, b)
     if b.shape[0] < LARGE:
-        return _solve_lower(factor, _solve_lower(factor, b), transpose=True)
-    blocks = _blocks(b.shape[0])
+        return _solve_lower(factor, forward, transpose=True)
     done = b[:0]
-    for k in blocks:
-        rest = b[k] - factor[k, : k.start] @ done
-        done = jnp.concatenate([done, factor[k, k].T @ rest])
-    forward, done = done, b[:0]
-    for k in reversed(blocks):
+    for k in reversed(_blocks(b.shape[0])):
         rest = forward[k] - factor[k.stop :, k].T @ done
         done = jnp.concatenate([factor[k, k] @ rest, done])
+    return done
+
+
+def _forward(factor: Float[Array, "n n"], b: Float[Array, "n targets"]) -> Array:
+    """L⁻¹ b."""
+    if b.shape[0] < LARGE:
+        return _solve_lower(factor, b)
+    done = b[:0]
+    for k in _blocks(b.shape[0]):
+        rest = b[k] - factor[k, : k.start] @ done
+        done = jnp.concatenate([done, factor[k, k].T @ rest])
     return done
 
 

@@ -25,6 +25,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
+from alws.blocks import by_blocks
+
 
 @runtime_checkable
 class Model(Protocol):
@@ -99,7 +101,11 @@ def log_joint(
 
 def log_joints(model: Any, draws: Draws, condition: PyTree | None = None) -> Float[Array, " batch"]:
     """log p_θ(z_n, x_n) of every draw."""
-    return jax.vmap(lambda z, x: log_joint(model, z, x, condition))(draws.z, draws.x)
+
+    def some(draws: Draws) -> Array:
+        return jax.vmap(lambda z, x: log_joint(model, z, x, condition))(draws.z, draws.x)
+
+    return by_blocks(some, draws)
 
 
 def finite(tree: PyTree) -> Array:
@@ -117,7 +123,8 @@ def simulate(
 ) -> Draws:
     """`number` independent draws from p_θ as they come, θ held constant."""
     model = jax.lax.stop_gradient(model) if eqx.is_array(model) else _held(model)
-    return jax.vmap(lambda k: sample(model, k, condition))(jax.random.split(key, number))
+    some = jax.vmap(lambda k: sample(model, k, condition))
+    return by_blocks(some, jax.random.split(key, number))
 
 
 def mend(draws: Draws) -> tuple[Draws, Array]:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from alws.features import Features, Identity
 from alws.kernels.base import Kernel
@@ -40,6 +40,15 @@ class Stationary(Kernel):
     @abstractmethod
     def profile(self, squares: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """The kernel as a function of the squared distance in bandwidths."""
+
+    def frequencies(
+        self, key: Key[Array, ""], number: int, dimensions: int
+    ) -> Float[Array, "number dimensions"]:
+        """Draws ω from the spectral density at σ = 1: E cos(ω·(a − b)) = profile(‖a − b‖²)."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must say how to draw from its spectral density to be used with "
+            "random features: give it `frequencies(key, number, dimensions)`, or use `Nystrom`."
+        )
 
     def embed(self, x: PyTree[Array]) -> Float[Array, "n features"]:
         return self.features(x)
@@ -99,6 +108,23 @@ class SquaredExponential(Stationary):
     def profile(self, squares: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-squares / 2)
 
+    def frequencies(
+        self, key: Key[Array, ""], number: int, dimensions: int
+    ) -> Float[Array, "number dimensions"]:
+        return jax.random.normal(key, (number, dimensions))
+
+
+def _student(
+    key: Key[Array, ""], number: int, dimensions: int, degrees: int
+) -> Float[Array, "number dimensions"]:
+    """Student's t, the spectral density of Matérn kernels with 2ν degrees of freedom.
+
+    A normal vector over the root of χ²/2ν, a mean of 2ν squared normals.
+    """
+    normal = jax.random.normal(key, (number, dimensions + degrees))
+    squares = (normal[:, dimensions:] ** 2).mean(axis=1, keepdims=True)
+    return normal[:, :dimensions] * jax.lax.rsqrt(squares)
+
 
 def _root(squares: Array) -> Array:
     """√, with derivative 0 at 0."""
@@ -121,6 +147,11 @@ class Matern12(Stationary):
     def profile(self, squares: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-_root(squares))
 
+    def frequencies(
+        self, key: Key[Array, ""], number: int, dimensions: int
+    ) -> Float[Array, "number dimensions"]:
+        return _student(key, number, dimensions, 1)
+
 
 class Matern32(Stationary):
     """k = (1 + √3 r) exp(−√3 r), r = d/σ."""
@@ -138,6 +169,11 @@ class Matern32(Stationary):
         r = _root(3 * squares)
         return (1 + r) * jnp.exp(-r)
 
+    def frequencies(
+        self, key: Key[Array, ""], number: int, dimensions: int
+    ) -> Float[Array, "number dimensions"]:
+        return _student(key, number, dimensions, 3)
+
 
 class Matern52(Stationary):
     """k = (1 + √5 r + 5r²/3) exp(−√5 r), r = d/σ."""
@@ -154,3 +190,8 @@ class Matern52(Stationary):
     def profile(self, squares: Float[Array, "n m"]) -> Float[Array, "n m"]:
         r = _root(5 * squares)
         return (1 + r + r**2 / 3) * jnp.exp(-r)
+
+    def frequencies(
+        self, key: Key[Array, ""], number: int, dimensions: int
+    ) -> Float[Array, "number dimensions"]:
+        return _student(key, number, dimensions, 5)

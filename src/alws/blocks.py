@@ -1,0 +1,36 @@
+"""Work on many rows some at a time, so that memory does not grow with what is made on the way."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+ROWS = 16384
+"""The most draws that are simulated or scored at once."""
+
+
+def by_blocks(
+    function: Callable[[PyTree], PyTree], rows: PyTree, most: int | None = None
+) -> PyTree:
+    """`function(rows)` for a function that works row by row, at most `most` (`ROWS`) at a time.
+
+    Beyond one block, what a block makes on the way is made again in the backward pass, not kept.
+
+    Example: `by_blocks(jax.vmap(model.sample), jax.random.split(key, 100_000))`.
+    """
+    n = jax.tree.leaves(rows)[0].shape[0]
+    most = ROWS if most is None else most
+    if n <= most:
+        return function(rows)
+    number = -(-n // most)
+    size = -(-n // number)
+    extra = number * size - n
+
+    def cut(a: jax.Array) -> jax.Array:
+        whole = a if extra == 0 else jnp.concatenate([a, a[:extra]])
+        return whole.reshape(number, size, *a.shape[1:])
+
+    again = jax.checkpoint(lambda some: function(some))  # a module itself need not be hashable
+    done = jax.lax.map(again, jax.tree.map(cut, rows))
+    return jax.tree.map(lambda a: a.reshape(number * size, *a.shape[2:])[:n], done)

@@ -1,0 +1,195 @@
+"""Exact kernel ridge regression by conjugate gradients, without ever holding the N×N matrix.
+
+(K + λI) v = b is solved for all right-hand sides at once by products with K alone, made tile by
+tile. The preconditioner is that of m representatives (Nyström, see `alws.gradient_models.nystrom`),
+
+    P = ΦΦᵀ + μI,   P⁻¹ r = (r − Φ(ΦᵀΦ + μI)⁻¹ Φᵀ r)/μ,
+
+with μ the largest of λ, the least eigenvalue of ΦᵀΦ (what ΦΦᵀ leaves of K is of that size) and what
+rounding leaves of the largest one. Iterations then grow as √(μ/λ), not as √(N/λ).
+
+Time grows as N² for each iteration, memory as N·m. The derivative is that of the linear system,
+−A⁻¹ dA A⁻¹ b, by a second solve; what it needs of K is made again tile by tile.
+"""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from alws.blocks import by_blocks
+from alws.checks import at_least
+from alws.gradient_models.distances import share_outside
+from alws.gradient_models.feature_ridge import ROWS
+from alws.gradient_models.nystrom import check_ridge, placed, whitened
+from alws.gradient_models.selection import check_number, check_selection, held, select_rows
+from alws.iterative import Preconditioner, Solution, conjugate_gradients, product, symmetric_product
+from alws.kernels import Kernel
+from alws.linear_algebra import Factor, factorise
+
+
+class ConjugateGradients(eqx.Module):
+    """The parameters γ = (kernel, λ) of the regression.
+
+    A solve stops when every residual ‖b − (K + λI)v‖ is at most `tolerance`·‖b‖, or after
+    `most_iterations`. `rank` is the number m of representatives in the preconditioner, chosen by
+    `selection` as the inducing points of `Nystrom` are.
+
+    Example: `ConjugateGradients(SquaredExponential(), rank=500, tolerance=1e-3)`.
+    """
+
+    kernel: Kernel
+    log_ridge: Float[Array, ""]
+    key: Key[Array, ""]
+    rank: int = eqx.field(static=True)
+    selection: str = eqx.field(static=True)
+    tolerance: float = eqx.field(static=True)
+    most_iterations: int = eqx.field(static=True)
+    intercept: bool = eqx.field(static=True)
+    draw_in: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        rank: int = 300,
+        selection: str = "uniform",
+        tolerance: float = 1e-3,
+        most_iterations: int = 100,
+        ridge: float = 0.01,
+        intercept: bool = True,
+        draw_in: bool = True,
+        key: Key[Array, ""] | None = None,
+    ):
+        check_ridge(ridge)
+        at_least("rank", rank, 1)
+        at_least("most_iterations", most_iterations, 1)
+        check_selection(selection)
+        if not 0 < tolerance < 1:
+            raise ValueError(
+                f"`tolerance` must lie between 0 and 1, got {tolerance}. It is the length of the "
+                "residual over that of the right-hand side; 0.001 is usual."
+            )
+        self.kernel = kernel
+        self.log_ridge = jnp.array(math.log(ridge), float)
+        self.key = jax.random.key(0) if key is None else key
+        self.rank = rank
+        self.selection = selection
+        self.tolerance = tolerance
+        self.most_iterations = most_iterations
+        self.intercept = intercept
+        self.draw_in = draw_in
+
+    def initialise(self, x: PyTree[Array]) -> "ConjugateGradients":
+        """γ with the bandwidth set from a first batch of sleep observations."""
+        return eqx.tree_at(lambda g: g.kernel, self, self.kernel.initialise(x))
+
+    def fit(self, x: PyTree[Array]) -> "FittedConjugateGradients":
+        """Make the preconditioner; all solves come with the questions."""
+        kernel, embedded = placed(self.kernel, x)
+        check_number("rank", self.rank, jax.tree.leaves(embedded)[0].shape[0])
+        ridge = jnp.exp(self.log_ridge)
+        rows = select_rows(kernel, embedded, self.rank, self.selection, ridge, self.key)
+        own, sleep, ridge = held((kernel, embedded, ridge))
+        features, _, within = whitened(own, jax.tree.map(lambda a: a[rows], sleep))
+        basis = by_blocks(features, sleep, ROWS)
+        gram = basis.T @ basis
+        spectrum = jnp.linalg.eigvalsh(gram)
+        floor = jnp.maximum(spectrum[0], 100 * jnp.finfo(gram.dtype).eps * spectrum[-1])
+        factor = factorise(gram, jnp.maximum(ridge.astype(gram.dtype), floor))
+        return FittedConjugateGradients(
+            kernel,
+            embedded,
+            jnp.exp(self.log_ridge).astype(gram.dtype),
+            Preconditioner(basis, factor),
+            within.escalations,
+            self.tolerance,
+            self.most_iterations,
+            self.intercept,
+            self.draw_in,
+        )
+
+
+class FittedConjugateGradients(eqx.Module):
+    """The regression on one set of sleep samples: a linear smoother, prediction = W·targets."""
+
+    kernel: Kernel
+    embedded: PyTree[Array]
+    ridge: Float[Array, ""]
+    preconditioner: Preconditioner
+    raised: Array
+    tolerance: float = eqx.field(static=True)
+    most_iterations: int = eqx.field(static=True)
+    intercept: bool = eqx.field(static=True)
+    draw_in: bool = eqx.field(static=True)
+
+    @property
+    def factor(self) -> Factor:
+        """The factor of the preconditioner, with the regression's own ridge, which stays as it is.
+
+        Its escalations are those of the preconditioner's matrices.
+        """
+        inner = self.preconditioner.factor
+        return Factor(inner.array, self.ridge, inner.escalations + self.raised)
+
+    def solve(self, b: Float[Array, "sleep targets"]) -> Solution:
+        """(K + λI)⁻¹ b, differentiable, with the residual reached and the iterations it took.
+
+        Example: `smoother.solve(targets).residual` is ‖b − (K + λI)v‖/‖b‖ of every column.
+        """
+        kernel, embedded, ridge = held((self.kernel, self.embedded, self.ridge))
+
+        def quick(v: Array) -> Array:
+            return symmetric_product(kernel, embedded, v) + ridge * v
+
+        def iterate(b: Array) -> tuple[Array, tuple[Array, Array]]:
+            found = conjugate_gradients(
+                quick, b, self.preconditioner, self.tolerance, self.most_iterations
+            )
+            return found.value, (found.residual, found.iterations)
+
+        def differentiable(v: Array) -> Array:
+            return product(self.kernel, self.embedded, self.embedded, v) + self.ridge * v
+
+        value, (residual, iterations) = jax.lax.custom_linear_solve(
+            differentiable, b, lambda _, b: iterate(b), symmetric=True, has_aux=True
+        )
+        return Solution(value, residual, iterations)
+
+    def _points(self, x: PyTree[Array]) -> PyTree[Array]:
+        points = self.kernel.place(self.kernel.embed(x))
+        return self.kernel.draw_in(points, self.embedded) if self.draw_in else points
+
+    def weights(self, x: PyTree[Array]) -> Float[Array, "points sleep"]:
+        """W: how much each sleep sample counts for each point. One solve column for each point."""
+        plain = self.solve(self.kernel.gram(self.embedded, self._points(x))).value.T
+        if not self.intercept:
+            return plain
+        return plain + (1 - plain.sum(axis=1, keepdims=True)) / plain.shape[1]
+
+    def predict(
+        self, x: PyTree[Array], targets: Float[Array, "sleep targets"]
+    ) -> Float[Array, "points targets"]:
+        """W·targets."""
+        mean = targets.mean(axis=0) if self.intercept else jnp.zeros(())
+        solved = self.solve(targets - mean).value
+        return product(self.kernel, self._points(x), self.embedded, solved) + mean
+
+    def pull(
+        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
+    ) -> Float[Array, "sleep targets"]:
+        """Wᵀ·cotangents: what the points ask of each sleep sample. Solves for the fewer columns."""
+        points, targets = cotangents.shape
+        if targets >= points:
+            return self.weights(x).T @ cotangents
+        plain = self.solve(product(self.kernel, self.embedded, self._points(x), cotangents)).value
+        if not self.intercept:
+            return plain
+        return plain + (cotangents.sum(axis=0) - plain.sum(axis=0)) / plain.shape[0]
+
+    def outside(self, x: PyTree[Array]) -> Float[Array, ""]:
+        """The share of points farther from the nearest sleep sample than 99 % of these are."""
+        points = self.kernel.place(self.kernel.embed(x))
+        return share_outside(self.kernel, self.embedded, points)

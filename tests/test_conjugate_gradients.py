@@ -1,0 +1,165 @@
+"""Conjugate gradients against the exact regression they solve."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from alws import blocks, iterative
+from alws.features import Linear
+from alws.gradient_models import ConjugateGradients, KernelRidge, Smoother
+from alws.iterative import conjugate_gradients, product, symmetric_product
+from alws.kernels import Matern32, Pairwise, SquaredExponential
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Many tiles and blocks, the last of them not full."""
+    monkeypatch.setattr(iterative, "TILE", 32)
+    monkeypatch.setattr(iterative, "ENTRIES", 150 * 40)
+
+
+@pytest.fixture
+def sleep(key):
+    x = jax.random.normal(key, (150, 3))
+    return x, jnp.stack([jnp.sin(x[:, 0]) + 5, x[:, 1] * x[:, 2]], axis=1)
+
+
+def kernel():
+    return SquaredExponential(bandwidth=1.5) + Matern32(Linear(jnp.eye(3)), bandwidth=2.0)
+
+
+def test_products_are_those_of_the_whole_matrix(sleep, small_tiles):
+    x, y = sleep
+    a = kernel().embed(x)
+    few = jax.tree.map(lambda u: u[:7], a)
+
+    @eqx.filter_jit
+    def products():
+        k = kernel()
+        return (
+            k.gram(a, a) @ y,
+            symmetric_product(k, a, y),
+            product(k, a, a, y),
+            product(k, few, a, y),
+        )
+
+    expected, *found = products()
+    for some in found:
+        np.testing.assert_allclose(some, expected[: len(some)], rtol=1e-4)
+
+
+@eqx.filter_jit
+def answers(gradient_model, x, y, new):
+    """Everything a smoother says, compiled at once; fewer and more columns than points."""
+    smoother = gradient_model.fit(x)
+    assert isinstance(smoother, Smoother)
+    pulled = [smoother.pull(new, c) for c in (new, jnp.ones((new.shape[0], 30)))]
+    return smoother.weights(new), smoother.predict(new, y), *pulled
+
+
+@pytest.mark.parametrize("intercept", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_it_agrees_with_kernel_ridge_regression_to_the_tolerance(sleep, small_tiles, intercept):
+    with jax.enable_x64(True):
+        x, y = (jnp.asarray(np.asarray(a), jnp.float64) for a in sleep)
+        new = x[:20] + 0.3
+        exact = KernelRidge(kernel(), ridge=0.1, intercept=intercept)
+        found = ConjugateGradients(
+            kernel(), ridge=0.1, rank=30, tolerance=1e-10, intercept=intercept
+        )
+        for ours, theirs in zip(answers(found, x, y, new), answers(exact, x, y, new), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-7)
+
+
+def test_the_residual_is_reported_and_the_preconditioner_saves_iterations(sleep):
+    x, y = sleep
+    gram = np.asarray(kernel()(x, x), np.float64) + 0.01 * np.eye(150)
+    iterations = {}
+    solve = eqx.filter_jit(lambda gradient_model: gradient_model.fit(x).solve(y))
+    for rank in (1, 60):
+        found = solve(ConjugateGradients(kernel(), rank=rank, tolerance=1e-3))
+        residual = np.linalg.norm(gram @ np.asarray(found.value, np.float64) - y, axis=0)
+        np.testing.assert_allclose(found.residual, residual / np.linalg.norm(y, axis=0), atol=3e-4)
+        assert (found.residual <= 1e-3).all()
+        iterations[rank] = int(found.iterations)
+    assert 0 < iterations[60] < iterations[1] / 2, iterations
+    short = solve(ConjugateGradients(kernel(), rank=1, tolerance=1e-3, most_iterations=2))
+    assert short.iterations == 2
+    assert (short.residual > 1e-3).all()
+
+
+def test_gradient_in_gamma_is_that_of_kernel_ridge_regression(sleep, small_tiles):
+    """Through σ, λ, the weights of a sum and its features, with blocks in the backward pass."""
+    with jax.enable_x64(True):
+        x, y = (jnp.asarray(np.asarray(a), jnp.float64) for a in sleep)
+
+        def loss(gamma):
+            smoother = gamma.fit(x)
+            one = jnp.sum(smoother.predict(x[:9] + 0.3, y) ** 2)
+            return one + jnp.sum(jnp.sin(smoother.pull(x[:9] + 0.3, y[:9])))
+
+        gradient = eqx.filter_jit(eqx.filter_grad(loss))
+        exact = gradient(KernelRidge(kernel(), ridge=0.1))
+        found = gradient(ConjugateGradients(kernel(), ridge=0.1, rank=30, tolerance=1e-12))
+        for a, b in zip(
+            jax.tree.leaves((found.log_ridge, found.kernel)),
+            jax.tree.leaves((exact.log_ridge, exact.kernel)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_columns_stop_on_their_own_and_a_zero_column_stays_zero(key):
+    a = jnp.diag(jnp.linspace(1, 50, 40))
+    b = jnp.stack([jnp.zeros(40), jnp.eye(40)[3], jnp.ones(40)], axis=1)
+    found = conjugate_gradients(lambda v: a @ v, b, lambda r: r, 1e-5, 200)
+    np.testing.assert_allclose(found.value, b / jnp.diagonal(a)[:, None], atol=1e-5)
+    assert (found.residual <= 1e-5).all()
+
+
+def test_samples_that_coincide_do_not_break_it():
+    x = jnp.zeros((60, 2))
+    same = SquaredExponential(bandwidth=1.0)
+
+    @eqx.filter_jit
+    def weights(gradient_model):
+        smoother = gradient_model.fit(x)
+        return smoother.weights(x[:2]), smoother.factor.escalations
+
+    found, _ = weights(ConjugateGradients(same, rank=20, ridge=0.1))
+    np.testing.assert_allclose(found, 1 / 60, atol=1e-5)
+    found, _ = weights(ConjugateGradients(same, rank=20, ridge=1e-12))
+    np.testing.assert_allclose(found, 1 / 60, atol=1e-3)
+    indefinite = Pairwise(lambda a, b: -1.0 - jnp.sum((a - b) ** 2))
+    found, escalations = weights(ConjugateGradients(indefinite, rank=20, ridge=0.1))
+    assert escalations > 0
+    assert jnp.isfinite(found).all()
+
+
+def test_blocks_give_what_the_whole_gives(key):
+    x = jax.random.normal(key, (23, 2))
+    np.testing.assert_array_equal(blocks.by_blocks(jnp.sin, x, 5), jnp.sin(x))
+    keys = jax.random.split(key, 23)
+    draw = jax.vmap(jax.random.normal)
+    np.testing.assert_array_equal(blocks.by_blocks(draw, keys, 5), draw(keys))
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"ridge": 0.0}, "`ridge` must be positive"),
+        ({"rank": 0}, "`rank` must be a whole number of at least 1"),
+        ({"tolerance": 0.0}, "`tolerance` must lie between 0 and 1, got 0.0"),
+        ({"most_iterations": 0}, "`most_iterations` must be a whole number"),
+        ({"selection": "learnt"}, "`selection` must be one of"),
+    ],
+)
+def test_bad_settings(bad, message):
+    with pytest.raises(ValueError, match=message):
+        ConjugateGradients(kernel(), **bad)
+
+
+def test_a_preconditioner_larger_than_the_problem_is_refused(sleep):
+    with pytest.raises(ValueError, match="`rank` must be at most the number of sleep samples, 150"):
+        ConjugateGradients(kernel(), rank=151).fit(sleep[0])
