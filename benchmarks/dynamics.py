@@ -41,11 +41,10 @@ def neuron(times, sleep_samples, repeats):
 
 def blowflies(times, sleep_samples, repeats):
     counts = jnp.tile(jnp.asarray(blowfly_counts(), jnp.float32), 2)[:times]
-    largest = float(counts.max())
-    data = counts / largest
+    data = counts / counts.max()
     desk = ecology.EXPERIMENT.presets["desk"]
     settings = alws.Settings(
-        gradient_model=alws.LinearReadout(Network(summaries(data, largest)), ridge=desk.ridge),
+        gradient_model=alws.LinearReadout(Network(summaries(data)), ridge=desk.ridge),
         estimate=alws.Joint(),
         optimiser=ecology.optimiser(desk),
         sleep_samples=sleep_samples,

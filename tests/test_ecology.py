@@ -87,9 +87,7 @@ def test_a_simulator_that_overflows_is_counted_and_the_fit_goes_on(key):
         key=key,
         steps=2,
         settings=alws.Settings(
-            gradient_model=alws.LinearReadout(
-                alws.features.Network(summaries(data, 8921.0)), ridge=0.5
-            ),
+            gradient_model=alws.LinearReadout(alws.features.Network(summaries(data)), ridge=0.5),
             sleep_samples=settings.sleep_samples,
             validation_samples=20,
             adapt=alws.ALWS_F,
@@ -134,14 +132,14 @@ def test_delays_are_held_at_first(model):
 def test_summaries_hold_distributions_and_autocorrelations():
     counts = blowfly_counts() / 8921
     data = jnp.asarray(counts, jnp.float32)
-    found = np.asarray(summaries(data, 8921.0)(data))
+    found = np.asarray(summaries(data)(data))
     np.testing.assert_allclose(found[:20], np.log(counts[:20]), rtol=1e-5)
     np.testing.assert_allclose(found[20:32], 1 - np.linspace(0.04, 0.96, 12), atol=0.07)
     centred = np.sqrt(counts) - np.sqrt(counts).mean()
     lagged = [np.sum(centred[k:] * centred[: 180 - k]) for k in range(25)]
     np.testing.assert_allclose(found[44:68], np.array(lagged[1:]) / lagged[0], atol=1e-4)
     for extreme in (jnp.zeros(180), jnp.full(180, 1e30)):
-        assert np.isfinite(summaries(data, 8921.0)(extreme)).all()
+        assert np.isfinite(summaries(data)(extreme)).all()
 
 
 def peaks_by_loop(x, rise):

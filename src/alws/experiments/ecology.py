@@ -164,7 +164,7 @@ def by_alws(counts: Float[np.ndarray, " times"], settings: Settings, run: Run) -
     """The fit by wake-sleep to the one sequence, its largest count being 1."""
     largest = float(counts.max())
     data = jnp.asarray(counts / largest, jnp.float32)
-    features = Network(summaries(data, largest))
+    features = Network(summaries(data))
     return alws.fit(
         begin(len(counts)),
         data[None],

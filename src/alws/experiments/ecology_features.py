@@ -1,7 +1,7 @@
 """What an ecologist would look at in a sequence of counts, for the regression of the blowfly model.
 
-How counts and their changes are distributed, autocorrelations, roughness, the ten statistics that
-were published for these data, and the first counts, which show the past.
+How counts and their changes are distributed, autocorrelations, roughness, and the first counts,
+which show the past. The statistics that the methods are judged by are not among them.
 """
 
 from collections.abc import Callable
@@ -11,19 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from alws.metrics.blowfly import summary_statistics
-
 LONGEST = 20
 """The longest delay of the model, in counts."""
 
 
-def summaries(
-    data: Float[Array, " times"], largest: float
-) -> Callable[[Array], Float[Array, " features"]]:
-    """What the regression sees of a sequence whose largest count in the data is 1.
-
-    Levels and widths are those of the data, and so is `largest`, the unit of the ten statistics.
-    """
+def summaries(data: Float[Array, " times"]) -> Callable[[Array], Float[Array, " features"]]:
+    """What the regression sees of a sequence; levels and widths are those of the data."""
 
     def changes(x: Array) -> tuple[Array, Array, Array]:
         root = jnp.sqrt(jnp.clip(x, 0.0, 50.0))
@@ -56,7 +49,6 @@ def summaries(
                 autocorrelations(log),
                 jnp.log(squares + 1e-6),
                 jnp.stack([log.mean(), root.mean(), turning]),
-                jnp.clip(summary_statistics(largest * jnp.clip(x, 0.0, 50.0)), -10.0, 100.0),
             ]
         )
 
