@@ -21,7 +21,7 @@ whichever does better; synthetic likelihood also by the better of two sets of st
 takes ε as its authors did: the last quarter of the counts is held out, and histograms compared.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import equinox as eqx
@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import optax
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
 import alws
 from alws.baselines import blowflies
@@ -150,12 +150,13 @@ def optimiser(settings: Settings) -> optax.GradientTransformation:
     """Adam with a decaying rate, which for the delays is zero at first and threefold then."""
     rate = optax.cosine_decay_schedule(settings.learning_rate, settings.steps)
 
-    def late(step: Array) -> Array:
-        return jnp.where(step < settings.hold_delays, 0.0, 3 * rate(step))
+    def late(step: ArrayLike) -> Array:
+        return jnp.where(jnp.asarray(step) < settings.hold_delays, 0.0, 3 * rate(step))
 
     def groups(model: Blowflies) -> Blowflies:
         return eqx.tree_at(lambda m: m.logits, jax.tree.map(lambda _: "rest", model), "delays")
 
+    each: dict[Hashable, optax.GradientTransformation]
     each = {"rest": optax.adam(rate), "delays": optax.adam(late)}
     return optax.chain(optax.clip_by_global_norm(10.0), optax.multi_transform(each, groups))
 

@@ -120,11 +120,11 @@ class NeuralProcess(eqx.Module):
 
     def decode(self, z: Float[Array, " width"], x: Float[Array, " targets"]) -> Gaussian:
         """p(y | z) at x, s above 0.1; what z gives to the first layer is found once for all x."""
-        first, *hidden, last = self.decoder.layers
-        h = jnp.outer(x, first.weight[:, 0]) + (first.weight[:, 1:] @ z + first.bias)
-        for layer in hidden:
-            h = jax.nn.relu(h) @ layer.weight.T + layer.bias
-        mean, raw = (jax.nn.relu(h) @ last.weight.T + last.bias).T
+        first, *others = [(layer.weight, jnp.asarray(layer.bias)) for layer in self.decoder.layers]
+        h = jnp.outer(x, first[0][:, 0]) + (first[0][:, 1:] @ z + first[1])
+        for weight, bias in others:
+            h = jax.nn.relu(h) @ weight.T + bias
+        mean, raw = h.T
         return Gaussian(mean, 0.1 + 0.9 * jax.nn.softplus(raw))
 
 
