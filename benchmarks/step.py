@@ -64,7 +64,7 @@ def seconds_per_step(model, data, settings, batch_size, repeats, conditions=None
     algorithm = _choose(problem, 10, settings, None, key)
     state, _ = _start(algorithm, problem, key, None)
     chosen = problem.batch(0, (0,))
-    advance = compiled(partial(_advance, algorithm))
+    advance = compiled(partial(_advance, algorithm), numbers=problem.numbers)
     with one_lapack_thread():
         jax.block_until_ready(advance(state, problem, chosen, key)[1])
         first = time.perf_counter() - began

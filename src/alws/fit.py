@@ -82,7 +82,7 @@ def fit(
     state, history = _start(algorithm, problem, key, path if resume else None)
     first = int(state.step)
     seed = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
-    advance = compiled(partial(_advance, algorithm))
+    advance = compiled(partial(_advance, algorithm), numbers=problem.numbers)
     bar = ProgressBar(steps, first, progress)
     with one_lapack_thread(), bar.progress:
         for i in range(first, steps):

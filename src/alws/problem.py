@@ -31,6 +31,11 @@ class Problem(eqx.Module):
     size: int = eqx.field(static=True)
     batch_size: int = eqx.field(static=True)
 
+    @property
+    def numbers(self) -> int:
+        """How many random numbers a sleep phase draws."""
+        return sum(jnp.size(leaf) for leaf in jax.tree.leaves(self.first_draws))
+
     def batch(self, step: int, seed: tuple[int, ...]) -> Int[Array, " batch"] | None:
         """The observations a step sees: None for all, or its share of each epoch's fresh order."""
         if self.batch_size == self.size:

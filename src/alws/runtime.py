@@ -13,6 +13,9 @@ import jax.numpy as jnp
 import scipy.linalg  # noqa: F401  (its LAPACK is the one JAX calls; load it to find its threads)
 from threadpoolctl import threadpool_limits
 
+MANY_NUMBERS = 200_000
+"""How many random numbers a step draws before it is worth the compiler's care."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -33,14 +36,18 @@ def enable_compilation_cache() -> Path | None:
     return Path(chosen)
 
 
-def compiled(function: Callable[..., Any], *, once: bool = False) -> Callable[..., Any]:
+def compiled(
+    function: Callable[..., Any], *, once: bool = False, numbers: int = 0
+) -> Callable[..., Any]:
     """`function` compiled, on the CPU with less care than usual and so in two thirds of the time.
 
-    The step's work is in matrix products, which are the same at any level; what runs `once` gets
-    the least care. A level set in `XLA_FLAGS` stands.
+    A step's work is in matrix products, which are the same at any level, unless it draws many
+    random `numbers`: then it is compiled with the usual care. What runs `once` gets the least. A
+    level set in `XLA_FLAGS` stands.
     """
     level = "xla_backend_optimization_level"
-    if jax.default_backend() != "cpu" or level in os.environ.get("XLA_FLAGS", ""):
+    careful = numbers >= MANY_NUMBERS and not once
+    if jax.default_backend() != "cpu" or level in os.environ.get("XLA_FLAGS", "") or careful:
         return eqx.filter_jit(function)
     options: dict[str, Any] = {"compiler_options": {level: 0 if once else 1}}
     return eqx.filter_jit(function, **options)

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-ROUNDS = 4
-"""Proposals for each draw. All are refused less than once in 100,000 draws, at any shape; the draw
-is then the mode."""
+ROUNDS = 3
+"""Proposals for each draw. All are refused about once in 9,000 draws at shapes near zero, less than
+once in 100,000 from shape 1 on; the draw is then the mode."""
 
 
 def log_gamma(key: Key[Array, ""], shape: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
