@@ -34,13 +34,15 @@ def train(
     batch_size: int = 100,
     checkpoint: Path | None = None,
     every: int = 100,
+    when: Callable[[int, float], bool] | None = None,
     report: Callable[[Trained], None] | None = None,
 ) -> Trained:
     """Take steps until there are `steps` of them or they have taken `seconds`, all runs together.
 
     Every epoch goes through the images in a fresh order. Only steps count towards the seconds, not
     compilation, checkpoints or reports. With a `checkpoint` that exists the training goes on from
-    it, bit for bit; it is written, and `report` called, every `every` steps and at the end.
+    it, bit for bit; it is written, and `report` called, every `every` steps, or when
+    `when(steps, seconds)` says so, and at the end.
 
     Example: `train(METHODS["VAE"](connected(Binary())), images, key=key, seconds=600)`.
     """
@@ -72,7 +74,8 @@ def train(
             state = jax.block_until_ready(advance(state, data, chosen))
             spent += time.perf_counter() - began
             done += 1
-            if done % every == 0 or not more():
+            due = done % every == 0 if when is None else when(done, spent)
+            if due or not more():
                 if checkpoint is not None:
                     _write(checkpoint, method, Trained(state, done, spent))
                 if report is not None:
