@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -61,7 +61,7 @@ def read_points(path: Path, most_steps: int | None = None) -> list[Point]:
             fields = json.loads(line)
         except json.JSONDecodeError:
             continue
-        numbers = {k: np.inf if v is None else v for k, v in fields.items()}
+        numbers: Any = {k: np.inf if v is None else v for k, v in fields.items()}
         points.append(Point(**numbers))
     return [p for p in points if most_steps is None or p.steps <= most_steps]
 

@@ -41,6 +41,9 @@ SHOWN = 100
 """Pictures kept of each cell."""
 LEAPFROG = 5
 Notice = Callable[[Cell, Point], None]
+Progress = Callable[[int, int], None]
+Task = tuple[Cell, Plan]
+POLL = 1.0
 
 
 class Finished(NamedTuple):
@@ -113,35 +116,51 @@ def read_cell(cell: Cell, directory: Path) -> Finished:
 
 
 def run_grid(
-    plans: Sequence[Plan], directory: Path, notice: Notice | None = None
+    plans: Sequence[Plan],
+    directory: Path,
+    *,
+    notice: Notice | None = None,
+    progress: Progress | None = None,
 ) -> list[Finished]:
     """Run every cell of the plans that is not finished; all of them, in the plans' order.
+
+    `progress(finished, cells)` is called whenever a cell ends; `notice(cell, point)` at every
+    score, if there is one worker.
 
     Example: `run_grid([plan], Path("runs/mine"))`, and the same again after it was stopped.
     """
     tasks = [(cell, plan) for plan in plans for cell in plan.cells()]
     for dataset in dict.fromkeys(cell.dataset for cell, _ in tasks):
         images(dataset, train=1, test=1)  # pyright: ignore  # say at once that data are missing
-    left = [task for task in tasks if not (directory / task[0].name / "done.json").exists()]
+    left = [task for task in tasks if not _is_done(task, directory)]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     workers = min(max(plan.workers for plan in plans), len(cores), len(left))
+
+    def tell() -> None:
+        if progress is not None:
+            progress(sum(_is_done(task, directory) for task in tasks), len(tasks))
+
+    tell()
     if workers > 1:
-        _share(left, directory, cores[:workers])
+        _share(left, directory, cores[:workers], tell)
     else:
         for cell, plan in left:
             run_cell(cell, plan, directory, notice)
             _let_go()
+            tell()
     return [read_cell(cell, directory) for cell, _ in tasks]
 
 
-def _share(tasks: list[tuple[Cell, Plan]], directory: Path, cores: list[int]) -> None:
+def _is_done(task: Task, directory: Path) -> bool:
+    return (directory / task[0].name / "done.json").exists()
+
+
+def _share(tasks: list[Task], directory: Path, cores: list[int], tell: Callable[[], None]) -> None:
     """Let one process on each core take tasks until there are none left."""
     context = multiprocessing.get_context("spawn")
     queue, allowed = context.Queue(), os.sched_getaffinity(0)
-    for task in tasks:
+    for task in (*tasks, *(None for _ in cores)):
         queue.put(task)
-    for _ in cores:
-        queue.put(None)
     workers = []
     for core in cores:
         os.sched_setaffinity(0, {core})  # inherited, before the process starts any thread
@@ -149,13 +168,15 @@ def _share(tasks: list[tuple[Cell, Plan]], directory: Path, cores: list[int]) ->
         workers.append(context.Process(target=_work, args=arguments, daemon=True))
         workers[-1].start()
         os.sched_setaffinity(0, allowed)
-    for worker in workers:
-        worker.join()
-    left = [cell.name for cell, _ in tasks if not (directory / cell.name / "done.json").exists()]
+    while any(worker.is_alive() for worker in workers):
+        for worker in workers:
+            worker.join(timeout=POLL)
+        tell()
+    left = [task[0].name for task in tasks if not _is_done(task, directory)]
     if left:
         raise RuntimeError(
             f"a worker stopped before {len(left)} runs were finished, such as {left[0]}; what it "
-            f"printed says why. The same command goes on from there."
+            "printed says why. The same command goes on from there."
         )
 
 
