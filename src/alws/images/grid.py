@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,20 +82,22 @@ def run_cell(cell: Cell, plan: Plan, directory: Path, notice: Notice | None = No
         if notice is not None:
             notice(cell, point)
 
-    trained = train(
+    fit = partial(
+        train,
         method,
         jnp.asarray(data.train),
         key=train_key,
-        steps=plan.steps(number),
-        seconds=plan.seconds,
         batch_size=plan.batch_size,
         checkpoint=checkpoint,
+    )
+    if steps and steps not in (point.steps for point in read_points(curve)):
+        score(fit(steps=steps))  # it was stopped between checkpoint and score
+    trained = fit(
+        steps=plan.steps(number),
+        seconds=plan.seconds,
         when=Marks(plan, number, steps, seconds),
         report=score,
     )
-    scored = read_points(curve)
-    if not scored or scored[-1].steps < trained.steps:
-        score(trained)
     model = method.generator(trained.state)
     _save_samples(folder, draw_pictures(model, score_key, SHOWN), data)
     summary = read_points(curve)[-1]._asdict()

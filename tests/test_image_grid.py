@@ -1,0 +1,308 @@
+"""The grid of image methods: marks, curves, comparison, and going on after a kill."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_cli import invoke
+from test_data import real
+
+from alws.data import Images
+from alws.experiments import architectures, images_others
+from alws.experiments.images_claims import (
+    Group,
+    grouped,
+    likelihood_claim,
+    lowest_claim,
+    particles_claim,
+)
+from alws.images import Cell, Plan, Point, compare, grid, run_cell, run_grid
+from alws.images.curves import append_point, curve_of, read_points, score_at
+from alws.images.grid import Finished, mosaic
+from alws.images.plan import Marks, has_likelihood, method_of
+
+SMALL = Plan(
+    ("mnist",),
+    ("connected",),
+    ("VAE",),
+    epochs=3,
+    batch_size=20,
+    hidden=4,
+    scored=40,
+    first_mark=1,
+    mark_ratio=2,
+    annealed=2,
+    temperatures=3,
+    chains=2,
+)
+
+
+def made_up(number=100):
+    """Images with one bright bar."""
+    generator = np.random.default_rng(0)
+    x = np.full((number, 1, 32, 32), -1, np.float32)
+    for image, place in zip(x, generator.integers(4, 28, number), strict=True):
+        image[0, place] = 1
+    return Images("mnist", x, x[:60], -1.0, 1.0)
+
+
+@pytest.fixture
+def bars(monkeypatch):
+    monkeypatch.setattr(grid, "images", lambda name, **_: made_up())
+
+
+class Killed(BaseException):
+    """What a kill is to the code."""
+
+
+def after(number):
+    """Kill at the so-manieth score."""
+    seen = []
+
+    def notice(cell, point):
+        seen.append(point)
+        if len(seen) == number:
+            raise Killed
+
+    return notice
+
+
+def test_marks_are_due_once_and_not_again_after_a_resume():
+    plan = replace(SMALL, seconds=100.0, time_marks=4)
+    marks = Marks(plan, 100)
+    due = [step for step in range(1, 41) if marks(step, 0.5 * step)]
+    assert due == [5, 10, 20, 40]
+    assert marks(41, 26.0)
+    assert not marks(42, 49.0)
+    again = Marks(plan, 100, 41, 26.0)
+    assert not again(42, 49.0)
+    assert again(43, 50.0)
+
+
+def test_a_killed_cell_goes_on_to_the_same_curve(bars, tmp_path, monkeypatch):
+    (cell,) = SMALL.cells()
+    whole = run_cell(cell, SMALL, tmp_path / "whole")
+    np.testing.assert_array_equal(whole.curve.steps, [5, 10, 15])
+    np.testing.assert_allclose(whole.curve.epochs, [1, 2, 3])
+    assert np.isfinite(whole.summary["log_likelihood"])
+    assert whole.samples.shape == (100, 1, 32, 32)
+
+    halves = tmp_path / "halves"
+    with pytest.raises(Killed):
+        run_cell(cell, SMALL, halves, after(1))
+    folder = halves / cell.name
+    assert not (folder / "done.json").exists()
+    with (folder / "curve.jsonl").open("a") as file:
+        file.write('{"steps": 6, "epo')
+    spent = read_points(folder / "curve.jsonl")[-1].seconds
+    monkeypatch.setattr(grid, "Scorer", failing(grid.Scorer))
+    with pytest.raises(Killed):
+        run_cell(cell, SMALL, halves)
+    monkeypatch.undo()
+    monkeypatch.setattr(grid, "images", lambda name, **_: made_up())
+    resumed = run_cell(cell, SMALL, halves)
+    np.testing.assert_array_equal(resumed.curve.steps, whole.curve.steps)
+    np.testing.assert_array_equal(resumed.curve.frechet, whole.curve.frechet)
+    np.testing.assert_array_equal(resumed.samples, whole.samples)
+    assert resumed.curve.seconds[0] == spent < resumed.curve.seconds[1]
+
+    def forbidden(*_, **__):
+        raise AssertionError("a finished cell was trained again")
+
+    monkeypatch.setattr(grid, "train", forbidden)
+    (read,) = run_grid([SMALL], halves)
+    assert read.summary == resumed.summary
+
+
+def failing(scorer):
+    """A scorer killed at its first score, after the checkpoint was written."""
+
+    class Failing(scorer):
+        def __call__(self, model, key):
+            raise Killed
+
+    return Failing
+
+
+def test_spent_seconds_count_after_a_kill(bars, tmp_path):
+    (cell,) = SMALL.cells()
+    plan = replace(SMALL, epochs=None, seconds=0.4, time_marks=2, annealed=0, first_mark=1e6)
+    with pytest.raises(Killed):
+        run_cell(cell, plan, tmp_path, after(1))
+    steps = read_points(tmp_path / cell.name / "curve.jsonl")[-1].steps
+    found = run_cell(cell, plan, tmp_path).curve
+    assert len(found.steps) == 2
+    assert found.steps[0] == steps < found.steps[1]
+    assert 0.2 <= found.seconds[0] < 0.4 <= found.seconds[1]
+
+
+def points(epochs, seconds, frechet, kernel=None):
+    kernel = frechet if kernel is None else kernel
+    rows = zip(epochs, seconds, frechet, kernel, strict=True)
+    return [Point(round(100 * e), e, s, f, k, 0.1) for e, s, f, k in rows]
+
+
+def test_curves_are_merged_and_read_back(tmp_path):
+    path = tmp_path / "curve.jsonl"
+    for point in points([1, 2, 2, 3], [5, 10, 11, 12], [9, 8, 7, np.inf]):
+        append_point(path, point)
+    with path.open("a") as file:
+        file.write('{"steps": 40')
+    curve = curve_of(read_points(path))
+    np.testing.assert_array_equal(curve.steps, [100, 200, 300])
+    np.testing.assert_array_equal(curve.frechet, [9, 7, np.inf])
+    assert [p.steps for p in read_points(path, most_steps=200)] == [100, 200, 200]
+    assert read_points(tmp_path / "none.jsonl") == []
+
+
+SLOW = curve_of(points([0.5, 1, 1.7], [30, 60, 100], [50, 40, 30]))
+QUICK = curve_of(points([0.5, 1, 2, 4], [10, 20, 50, 102], [80, 60, 45, 35]))
+OTHER = curve_of(points([0.5, 1, 2, 4], [10, 20, 50, 102], [90, 70, 55, 25]))
+
+
+def test_comparison_at_equal_epochs_is_at_the_last_common_mark():
+    found = compare({"slow": [SLOW], "quick": [QUICK, OTHER]}, "epochs", "frechet")
+    assert found.place == 1
+    assert found.scores == {"slow": [40], "quick": [60, 70]}
+    assert found.medians == {"slow": 40, "quick": 65}
+    assert found.best(["slow", "quick"]) == "slow"
+    assert found.best(["slow", "absent"]) is None
+    apart = curve_of(points([3], [1], [1]))
+    nowhere = compare({"slow": [SLOW], "apart": [apart]}, "epochs", "frechet")
+    assert np.isnan(nowhere.place)
+    assert nowhere.best(["slow", "apart"]) is None
+
+
+def test_comparison_in_equal_time_is_at_the_shortest_run():
+    found = compare({"slow": [SLOW], "quick": [QUICK, OTHER]}, "seconds", "frechet")
+    assert found.place == 100
+    np.testing.assert_allclose(found.scores["quick"], [35 + 10 * 2 / 52, 25 + 30 * 2 / 52])
+    assert found.best(["slow", "quick"]) == "slow"
+    assert np.isnan(score_at(SLOW, "seconds", 20.0, "frechet"))
+    diverged = curve_of(points([1, 2], [10, 30], [5, np.inf]))
+    assert score_at(diverged, "seconds", 20.0, "frechet") == np.inf
+
+
+def finished(dataset, method, curve, generator="connected", **summary):
+    cell = Cell(dataset, generator, method, 0)
+    return Finished(cell, curve, np.zeros((100, 1, 32, 32), np.float32), summary)
+
+
+def test_claims_follow_from_the_curves():
+    gan = curve_of(points([0.5, 1], [10, 200], [1, 1]))
+    cells = [
+        finished("mnist", "ALWS-A", SLOW, log_likelihood=-5.0, log_likelihood_error=0.2),
+        finished("mnist", "VAE", QUICK, log_likelihood=-4.0, log_likelihood_error=0.2),
+        finished("mnist", "AL-P", OTHER),
+        finished("mnist", "WGAN-GP", gan),
+    ]
+    groups = grouped(cells)
+    (group,) = groups
+    assert str(group) == "mnist, connected"
+    (epochs,) = lowest_claim(group, groups[group], "epochs", "frechet", "paper")
+    assert epochs.holds
+    assert "after 1 epochs, median of 1: WGAN-GP 1, ALWS-A 40, VAE 60, AL-P 70" in epochs.measured
+    (seconds,) = lowest_claim(group, groups[group], "seconds", "frechet", "paper")
+    assert not seconds.holds
+    (likelihood,) = likelihood_claim(group, groups[group])
+    assert not likelihood.holds
+    assert "VAE -4, ALWS-A -5" in likelihood.measured
+    (particles,) = particles_claim(groups)
+    assert particles.holds
+    assert particles_claim({group: {"VAE": cells[1:2]}}) == []
+    assert lowest_claim(group, {"VAE": cells[1:2]}, "epochs", "frechet", "") == []
+
+
+def test_claims_on_graphs():
+    scores = {"direct": 10, "skip": 14, "merged": 11, "feedback": 12, "feedback-skip": 13}
+    curves = {name: curve_of(points([1], [5], [value])) for name, value in scores.items()}
+    cells = [finished("mnist", "ALWS-A", curve, name) for name, curve in curves.items()]
+    found = architectures.compared(architectures.by_graph(cells, "mnist"), "frechet")
+    assert architectures.spread_claim("mnist", found).holds
+    assert architectures.order_claim("mnist", found).holds
+    worse = found._replace(scores={**found.scores, "direct": [13.5], "skip": [21]})
+    assert not architectures.spread_claim("mnist", worse).holds
+    assert not architectures.order_claim("mnist", worse).holds
+
+
+def test_the_parts_of_the_other_sets():
+    digits, dcgan, slow = images_others.EXPERIMENT.presets["desk"].parts()
+    assert [Group(c.dataset, c.generator) for c in dcgan.cells()] == [("mnist", "dcgan")] * 8
+    assert {c.generator for c in digits.cells()} == {"connected"}
+    assert {c.method for c in slow.cells()} == {"ALWS-F", "ALWS-A", "VAE"}
+    assert len(slow.cells()) == 9
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"datasets": ("mnits",)}, r"among b-mnist, mnist, .*celeba; got 'mnits'"),
+        ({"methods": ("VAE", "GAN")}, r"among ALWS-F, ALWS-A, .*WGAN-GP; got 'GAN'"),
+        ({"generators": ("vgg",)}, r"among connected, dcgan, direct, .*; got 'vgg'"),
+        ({"generators": ("skip",)}, r"only ALWS-F and ALWS-A can fit; got VAE"),
+        ({"methods": ()}, r"`methods` must be among .*; got none"),
+        ({"epochs": None}, r"a number of `epochs`, of `seconds`, or both"),
+        ({"seconds": -1.0}, r"`seconds` must be positive, got -1.0"),
+    ],
+)
+def test_impossible_plans_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **change)
+
+
+def test_methods_get_the_settings_of_the_plan():
+    plan = replace(SMALL, methods=("ALWS-A",), generators=("skip",), adapt_after=7)
+    (cell,) = plan.cells()
+    method = method_of(cell, plan, made_up(20))
+    assert (method.name, method.adapt.after, method.sleep_samples) == ("ALWS-A", 7, 2000)
+    assert not has_likelihood(cell)
+    assert not has_likelihood(Cell("mnist", "connected", "WGAN-GP", 0))
+    assert has_likelihood(Cell("mnist", "dcgan", "ALWS-A", 0))
+
+
+def test_mosaics_are_row_by_row():
+    tiles = np.arange(6.0)[:, None, None, None] * np.ones((6, 1, 2, 2))
+    np.testing.assert_array_equal(mosaic(tiles, 3)[::2, ::2], [[0, 1, 2], [3, 4, 5]])
+    assert mosaic(np.zeros((4, 3, 2, 2)), 2).shape == (4, 4, 3)
+
+
+def test_the_command_goes_on_only_with_the_same_comparison(bars, tmp_path, monkeypatch):
+    command = ("bench", "images", "--datasets", "mnist", "--out", tmp_path / "run")
+    wrong = invoke(*command, "--methods", "VAE,GAN", "--epochs", 1)
+    assert wrong.exit_code == 2
+    assert "ALWS-F, ALWS-A, AL-P, VAE" in wrong.output
+    wrong = invoke(*command, "--methods", "VAE", "--seeds", "one", "--epochs", 1)
+    assert "seeds must be whole numbers, got 'one'" in wrong.output
+    assert not (tmp_path / "run").exists()
+
+    ran = []
+
+    def quickly(cell, plan, directory, notice=None):
+        ran.append(cell.name)
+        return run(cell, replace(SMALL, annealed=0), directory, notice)
+
+    run = grid.run_cell
+    monkeypatch.setattr(grid, "run_cell", quickly)
+    first = invoke(*command, "--methods", "VAE", "--seeds", "0", "--epochs", 1)
+    assert first.exit_code == 0, first.output
+    assert ran == ["mnist-connected-VAE-0"]
+    record = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert (record["preset"], record["settings"]["adapt_after"]) == ("own", 60)
+    again = invoke(*command, "--methods", "VAE", "--seeds", "0", "--epochs", 1)
+    assert again.exit_code == 0, again.output
+    assert ran == ["mnist-connected-VAE-0"]
+    other = invoke(*command, "--methods", "VAE", "--seeds", "0,1", "--epochs", 1)
+    assert other.exit_code == 2
+    assert "holds a comparison with other seeds: [0] there, [0, 1] here" in other.output
+
+
+@pytest.mark.slow
+def test_workers_share_the_cells(tmp_path, monkeypatch):
+    real(monkeypatch, "mnist/train-images-idx3-ubyte.gz")
+    plan = replace(SMALL, methods=("VAE", "SIVI"), data_size=100, annealed=0)
+    core = min(grid.os.sched_getaffinity(0))
+    tasks, told = [(cell, plan) for cell in plan.cells()], []
+    grid._share(tasks, tmp_path, [core, core], lambda: told.append(1))
+    assert told
+    assert [len(run_cell(*task, tmp_path).curve.steps) for task in tasks] == [3, 3]
