@@ -17,7 +17,7 @@ from alws.experiments.images_claims import (
     lowest_claim,
     particles_claim,
 )
-from alws.images import Cell, Plan, Point, compare, grid, run_cell, run_grid
+from alws.images import Amortised, Cell, Plan, Point, compare, grid, run_cell, run_grid
 from alws.images.curves import append_point, curve_of, read_points, score_at
 from alws.images.grid import Finished, mosaic
 from alws.images.plan import Marks, has_likelihood, method_of
@@ -26,12 +26,12 @@ SMALL = Plan(
     ("mnist",),
     ("connected",),
     ("VAE",),
-    epochs=3,
+    epochs=3.0,
     batch_size=20,
     hidden=4,
     scored=40,
-    first_mark=1,
-    mark_ratio=2,
+    first_mark=1.0,
+    mark_ratio=2.0,
     annealed=2,
     temperatures=3,
     chains=2,
@@ -255,6 +255,7 @@ def test_methods_get_the_settings_of_the_plan():
     plan = replace(SMALL, methods=("ALWS-A",), generators=("skip",), adapt_after=7)
     (cell,) = plan.cells()
     method = method_of(cell, plan, made_up(20))
+    assert isinstance(method, Amortised)
     assert (method.name, method.adapt.after, method.sleep_samples) == ("ALWS-A", 7, 2000)
     assert not has_likelihood(cell)
     assert not has_likelihood(Cell("mnist", "connected", "WGAN-GP", 0))

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from alws.experiments.images_claims import NAMES, Cells, Group, Groups
 from alws.images.grid import mosaic
@@ -69,7 +69,7 @@ def draw_curves(place: Axes, cells: Cells, axis: str) -> None:
     place.tick_params(labelsize=7)
 
 
-def draw_samples(block: Figure, group: Group, cells: Cells) -> None:
+def draw_samples(block: SubFigure, group: Group, cells: Cells) -> None:
     """Two rows of pictures for each method, of its first seed."""
     block.suptitle(f"samples: {group}", fontsize=9)
     places = block.subplots(len(cells), 1, squeeze=False)[:, 0]
