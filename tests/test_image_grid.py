@@ -1,8 +1,9 @@
 """The grid of image methods: marks, curves, comparison, and going on after a kill."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_cli import invoke
@@ -17,10 +18,11 @@ from alws.experiments.images_claims import (
     lowest_claim,
     particles_claim,
 )
-from alws.images import Amortised, Cell, Plan, Point, compare, grid, run_cell, run_grid
+from alws.images import Amortised, Cell, Plan, Point, compare, grid, run_cell, run_grid, train
 from alws.images.curves import append_point, curve_of, read_points, score_at
 from alws.images.grid import Finished, mosaic
 from alws.images.plan import Marks, has_likelihood, method_of
+from alws.images.protocol import MethodState
 
 SMALL = Plan(
     ("mnist",),
@@ -260,6 +262,30 @@ def test_methods_get_the_settings_of_the_plan():
     assert not has_likelihood(cell)
     assert not has_likelihood(Cell("mnist", "connected", "WGAN-GP", 0))
     assert has_likelihood(Cell("mnist", "dcgan", "ALWS-A", 0))
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A method whose numbers are weakly typed at first, and how often its step was traced."""
+
+    traced: list
+    name = "counting"
+
+    def initialise(self, key, data):
+        return MethodState(1.0 + jnp.full((), 0.0), (), key, jnp.asarray(0), jnp.full((), jnp.nan))
+
+    def step(self, state, batch):
+        self.traced.append(1)
+        return state._replace(learnt=state.learnt + batch.mean(), step=state.step + 1)
+
+    def generator(self, state):
+        return state.learnt
+
+
+def test_a_step_is_compiled_once(key):
+    method = Counting([])
+    train(method, jnp.ones((4, 1, 2, 2)), key=key, steps=3, batch_size=2)
+    assert len(method.traced) == 1
 
 
 def test_mosaics_are_row_by_row():

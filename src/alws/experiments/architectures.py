@@ -111,14 +111,13 @@ EXPERIMENT = Experiment(
     presets={
         "quick": Plan(
             ("mnist",),
-            ("direct", "merged"),
-            ("ALWS-A",),
+            ("direct", "skip"),
+            ("ALWS-F",),
             epochs=1.0,
             data_size=100,
             batch_size=50,
             hidden=8,
             sleep_samples=20,
-            adapt_after=1,
             scored=50,
             first_mark=1.0,
         ),

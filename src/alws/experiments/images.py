@@ -95,9 +95,6 @@ EXPERIMENT = Experiment(
             scored=100,
             first_mark=0.5,
             mark_ratio=4.0,
-            annealed=2,
-            temperatures=4,
-            chains=2,
         ),
         "desk": Plan(
             ("mnist", "fashion"),

@@ -84,13 +84,13 @@ EXPERIMENT = Experiment(
     title="sample quality on binarised digits, with a DCGAN, on patches, CIFAR-10 and faces",
     presets={
         "quick": Settings(
-            ("mnist",),
-            ("dcgan",),
-            ("ALWS-F", "ALWS-A"),
+            ("b-mnist",),
+            ("connected",),
+            ("ALWS-A", "VAE"),
             epochs=1.0,
             data_size=100,
             batch_size=50,
-            width=2,
+            hidden=8,
             sleep_samples=20,
             adapt_after=1,
             scored=50,
