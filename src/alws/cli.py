@@ -91,6 +91,7 @@ def compare_images(
     seconds: Annotated[float | None, typer.Option(help="The longest training of a run.")] = None,
     generators: Annotated[str, typer.Option(help=f"Some of {','.join(GENERATORS)}.")] = "connected",
     width: Annotated[int, typer.Option(help="Channels of the DCGAN's last hidden layer.")] = 64,
+    sleep_samples: Annotated[int, typer.Option(help="Sleep samples of ALWS.")] = 2000,
     workers: Annotated[int, typer.Option(help="Runs at the same time, on a core each.")] = 1,
     out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/bench-images"),
 ) -> None:
@@ -106,6 +107,7 @@ def compare_images(
             epochs=epochs,
             seconds=seconds,
             width=width,
+            sleep_samples=sleep_samples,
             workers=workers,
         )
         _show(claims, out, time.monotonic() - began)

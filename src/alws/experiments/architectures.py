@@ -126,7 +126,8 @@ EXPERIMENT = Experiment(
             tuple(GRAPHS),
             ("ALWS-A",),
             seconds=300.0,
-            adapt_after=120,
+            sleep_samples=1000,
+            adapt_after=600,
             workers=2,
         ),
         "paper": Plan(

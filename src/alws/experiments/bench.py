@@ -12,7 +12,7 @@ from alws.images.plan import Plan
 SHARE = 0.1
 """The share of its epochs after which the kernel of ALWS-A is adapted, as in the paper."""
 PER_EPOCH = 600
-MOST_UNADAPTED = 120
+MOST_UNADAPTED = 600
 
 
 def bench_images(
@@ -25,6 +25,7 @@ def bench_images(
     epochs: float | None = None,
     seconds: float | None = None,
     width: int = 64,
+    sleep_samples: int = 2000,
     workers: int = 1,
 ) -> list[Claim]:
     """Run the grid in a directory, or go on with it if it holds the same one.
@@ -40,6 +41,7 @@ def bench_images(
             seconds=seconds,
             epochs=epochs,
             width=width,
+            sleep_samples=sleep_samples,
             adapt_after=_unadapted(epochs, seconds),
             workers=workers,
         )
