@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 
 from alws.experiments.experiment import Claim, significant
 from alws.images.curves import Axis, Compared, Score, compare
@@ -12,6 +13,8 @@ from alws.images.plan import WITHOUT_LIKELIHOOD
 
 NAMES = {"frechet": "Fréchet distance", "kernel": "kernel distance"}
 OURS = "ALWS-A"
+AGREE = 0.7
+"""The rank correlation over methods from which two generators are said to agree."""
 
 
 class Group(NamedTuple):
@@ -106,6 +109,30 @@ def particles_claim(groups: Groups) -> list[Claim]:
             all(worse),
         )
     ]
+
+
+def agreement_claim(groups: Groups) -> list[Claim]:
+    """That both generators put the methods in about the same order, by Spearman's correlation."""
+    claims = []
+    for dataset in dict.fromkeys(group.dataset for group in groups):
+        both = [groups.get(Group(dataset, name)) for name in ("connected", "dcgan")]
+        if both[0] is None or both[1] is None or len(set(both[0]) & set(both[1])) < 3:
+            continue
+        common = [name for name in both[0] if name in both[1]]
+        medians = [compared(cells, "epochs", "frechet").medians for cells in both if cells]
+        ranks = [rankdata([found[name] for name in common]) for found in medians]
+        correlation = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+        claims.append(
+            Claim(
+                f"{dataset}: connected networks and the DCGAN agree on the order of the methods",
+                "ALWS outperforms with both (bar: rank correlation of the Fréchet distances at "
+                f"equal epochs at least {AGREE:g})",
+                f"rank correlation {significant(correlation, 2)}; connected: "
+                f"{listed(medians[0])}; DCGAN: {listed(medians[1])}",
+                bool(correlation >= AGREE),
+            )
+        )
+    return claims
 
 
 def likelihood_claim(group: Group, cells: Cells) -> list[Claim]:
