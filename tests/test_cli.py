@@ -10,6 +10,9 @@ from alws.experiments import EXPERIMENTS, RunError, gallery
 RUNNER = CliRunner()
 NEEDS = {
     "ica": "natural/bsds_train_val.zip",
+    "architectures": "mnist/train-images-idx3-ubyte.gz",
+    "images": "mnist/train-images-idx3-ubyte.gz",
+    "images-others": "mnist/train-images-idx3-ubyte.gz",
     "matrix-factorisation": "mnist/train-images-idx3-ubyte.gz",
     "vae-posterior": "mnist/train-images-idx3-ubyte.gz",
 }

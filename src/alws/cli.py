@@ -1,4 +1,4 @@
-"""The command line: `alws list`, `alws run EXPERIMENT`, `alws resume DIR`, `alws lenet TASK`."""
+"""The command line: `alws list`, `run EXPERIMENT`, `resume DIR`, `bench images`, `lenet TASK`."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,9 @@ from rich.table import Table
 from alws.checkpoint import CheckpointError
 from alws.data import DataError
 from alws.experiments import EXPERIMENTS, Claim, RunError, resume, start
+from alws.experiments.bench import bench_images
 from alws.experiments.gallery import publish, update_readme
+from alws.images.plan import DATASETS, GENERATORS
 from alws.metrics.lenet import LOADERS, save_lenet, train_lenet
 
 app = typer.Typer(
@@ -22,6 +24,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+bench = typer.Typer(help="Comparisons of the user's own choice.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
 console = Console()
 
 
@@ -76,6 +80,37 @@ def publish_run(
     with _errors():
         publish(directory, gallery)
         update_readme(gallery, readme)
+
+
+@bench.command("images")
+def compare_images(
+    datasets: Annotated[str, typer.Option(help=f"Some of {','.join(DATASETS)}.")] = "mnist,fashion",
+    methods: Annotated[str, typer.Option(help="Their names, as in the table of results.")] = "all",
+    seeds: Annotated[str, typer.Option(help="One run for each seed.")] = "0,1",
+    epochs: Annotated[float | None, typer.Option(help="The most epochs of a run.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="The longest training of a run.")] = None,
+    generators: Annotated[str, typer.Option(help=f"Some of {','.join(GENERATORS)}.")] = "connected",
+    width: Annotated[int, typer.Option(help="Channels of the DCGAN's last hidden layer.")] = 64,
+    sleep_samples: Annotated[int, typer.Option(help="Sleep samples of ALWS.")] = 2000,
+    workers: Annotated[int, typer.Option(help="Runs at the same time, on a core each.")] = 1,
+    out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/bench-images"),
+) -> None:
+    """Compare image methods; the same command again goes on where it was stopped."""
+    with _errors():
+        began = time.monotonic()
+        claims = bench_images(
+            datasets.split(","),
+            methods.split(","),
+            seeds.split(","),
+            out,
+            generators=generators.split(","),
+            epochs=epochs,
+            seconds=seconds,
+            width=width,
+            sleep_samples=sleep_samples,
+            workers=workers,
+        )
+        _show(claims, out, time.monotonic() - began)
 
 
 @app.command("lenet")

@@ -1,6 +1,7 @@
 """The paper's experiments, one file each."""
 
 from alws.experiments import (
+    architectures,
     ecology,
     epidemic,
     gabor,
@@ -9,6 +10,8 @@ from alws.experiments import (
     hodgkin_huxley,
     hyperbolic,
     ica,
+    images,
+    images_others,
     matrix_factorisation,
     neural_process,
     oscillation,
@@ -18,6 +21,7 @@ from alws.experiments import (
 from alws.experiments.experiment import Claim, Experiment, Run, RunError, resume, start
 
 _PAGES = (
+    architectures,
     ecology,
     epidemic,
     gabor,
@@ -26,6 +30,8 @@ _PAGES = (
     hodgkin_huxley,
     hyperbolic,
     ica,
+    images,
+    images_others,
     matrix_factorisation,
     neural_process,
     oscillation,

@@ -21,6 +21,8 @@ from alws import checkpoint
 from alws.callbacks import Callback, MetricsFile, Report
 
 PRESETS = ("quick", "desk", "paper")
+OWN = "own"
+"""What stands for the preset in the record of a run with settings of the user's own."""
 
 
 class RunError(ValueError):
@@ -123,10 +125,15 @@ class Run:
 
 
 def start(
-    experiment: Experiment, preset: str, seed: int, directory: Path, progress: bool | None = None
+    experiment: Experiment,
+    preset: str,
+    seed: int,
+    directory: Path,
+    progress: bool | None = None,
+    settings: Any = None,
 ) -> list[Claim]:
-    """Run a preset in a new directory."""
-    settings = experiment.settings(preset)
+    """Run a preset in a new directory, or the settings given, whose preset is then `OWN`."""
+    settings = experiment.settings(preset) if settings is None else settings
     if directory.exists() and any(directory.iterdir()):
         raise RunError(
             f"the run directory {directory} already exists and is not empty. Go on with `alws "
@@ -157,7 +164,8 @@ def resume(
     try:
         record = json.loads(path.read_text())
         experiment = experiments[record["experiment"]]
-        settings = replace(experiment.settings(record["preset"]), **_tuples(record["settings"]))
+        preset = next(iter(experiment.presets)) if record["preset"] == OWN else record["preset"]
+        settings = replace(experiment.settings(preset), **_tuples(record["settings"]))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise RunError(f"{path} cannot be read as the settings of a run: {error!r}.") from error
     return _finish(experiment, settings, Run(directory, record["seed"], progress))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,13 +35,15 @@ def train(
     batch_size: int = 100,
     checkpoint: Path | None = None,
     every: int = 100,
+    when: Callable[[int, float], bool] | None = None,
     report: Callable[[Trained], None] | None = None,
 ) -> Trained:
     """Take steps until there are `steps` of them or they have taken `seconds`, all runs together.
 
     Every epoch goes through the images in a fresh order. Only steps count towards the seconds, not
     compilation, checkpoints or reports. With a `checkpoint` that exists the training goes on from
-    it, bit for bit; it is written, and `report` called, every `every` steps and at the end.
+    it, bit for bit; it is written, and `report` called, every `every` steps, or when
+    `when(steps, seconds)` says so, and at the end.
 
     Example: `train(METHODS["VAE"](connected(Binary())), images, key=key, seconds=600)`.
     """
@@ -53,12 +56,12 @@ def train(
             f"`batch_size` must be at most the number of images, {len(data)}; got {batch_size}."
         )
     enable_compilation_cache()
-    state = compiled(method.initialise, once=True)(key, data)
+    state = compiled(lambda key, data: _strong(method.initialise(key, data)), once=True)(key, data)
     done, spent = 0, 0.0
     if checkpoint is not None and checkpoint.exists():
         state, done, spent = _read(checkpoint, method, state)
     seed = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
-    advance = compiled(lambda state, data, chosen: method.step(state, data[chosen]))
+    advance = compiled(lambda state, data, chosen: _strong(method.step(state, data[chosen])))
 
     def more() -> bool:
         return (steps is None or done < steps) and (seconds is None or spent < seconds)
@@ -72,12 +75,24 @@ def train(
             state = jax.block_until_ready(advance(state, data, chosen))
             spent += time.perf_counter() - began
             done += 1
-            if done % every == 0 or not more():
+            due = done % every == 0 if when is None else when(done, spent)
+            if due or not more():
                 if checkpoint is not None:
                     _write(checkpoint, method, Trained(state, done, spent))
                 if report is not None:
                     report(Trained(state, done, spent))
     return Trained(state, done, spent)
+
+
+def _strong(state: MethodState) -> MethodState:
+    """No weak types, which differ before and after a step and would have it compiled twice."""
+    return jax.tree.map(
+        lambda a: jax.lax.convert_element_type(a, a.dtype) if _is_number(a) else a, state
+    )
+
+
+def _is_number(leaf: object) -> bool:
+    return eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # pyright: ignore
 
 
 def _batch(step: int, size: int, batch_size: int, seed: tuple[int, ...]) -> Array:

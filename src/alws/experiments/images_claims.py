@@ -1,0 +1,164 @@
+"""Claims on the scores of image methods: who is lowest, and at which epoch or time."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+
+from alws.experiments.experiment import Claim, significant
+from alws.images.curves import Axis, Compared, Score, compare
+from alws.images.grid import Finished
+from alws.images.plan import WITHOUT_LIKELIHOOD
+
+NAMES = {"frechet": "Fréchet distance", "kernel": "kernel distance"}
+OURS = "ALWS-A"
+AGREE = 0.7
+"""The rank correlation over methods from which two generators are said to agree."""
+
+
+class Group(NamedTuple):
+    """A data set and a generator: the cells that can be compared."""
+
+    dataset: str
+    generator: str
+
+    def __str__(self) -> str:
+        return f"{self.dataset}, {self.generator}"
+
+
+Cells = dict[str, list[Finished]]
+Groups = dict[Group, Cells]
+
+
+def grouped(finished: Sequence[Finished]) -> Groups:
+    """For each group, every method's cells, one for each seed.
+
+    Example: `grouped(cells)[Group("mnist", "connected")]["VAE"][0].curve`.
+    """
+    groups: Groups = {}
+    for one in finished:
+        group = Group(one.cell.dataset, one.cell.generator)
+        groups.setdefault(group, {}).setdefault(one.cell.method, []).append(one)
+    return groups
+
+
+def compared(cells: Cells, axis: Axis, score: Score) -> Compared:
+    """All methods at the largest epoch or the longest time that every cell reached."""
+    return compare({m: [one.curve for one in of] for m, of in cells.items()}, axis, score)
+
+
+def likelihood_methods(cells: Cells) -> list[str]:
+    """The methods of maximum likelihood among those that were run."""
+    return [name for name in cells if name not in WITHOUT_LIKELIHOOD]
+
+
+def place_of(found: Compared) -> str:
+    """Where curves were compared, in words."""
+    if found.axis == "epochs":
+        return f"after {significant(found.place)} epochs"
+    return f"after {significant(found.place)} s of training"
+
+
+def listed(medians: dict[str, float]) -> str:
+    """Methods and their numbers, the lowest first."""
+    order = sorted(medians, key=lambda name: (np.isnan(medians[name]), medians[name]))
+    return ", ".join(f"{name} {significant(medians[name])}" for name in order)
+
+
+def lowest_claim(
+    group: Group, cells: Cells, axis: Axis, score: Score, paper: str, ours: str = OURS
+) -> list[Claim]:
+    """That `ours` has the lowest median over seeds of the maximum-likelihood methods."""
+    if ours not in cells or len(likelihood_methods(cells)) < 2:
+        return []
+    found = compared(cells, axis, score)
+    equal = "at equal epochs" if axis == "epochs" else "in equal time"
+    return [
+        Claim(
+            f"{group}: {ours} has the lowest {NAMES[score]} of the maximum-likelihood methods "
+            f"{equal}",
+            paper,
+            f"{place_of(found)}, median of {len(cells[ours])}: {listed(found.medians)}",
+            found.best(likelihood_methods(cells)) == ours,
+        )
+    ]
+
+
+def particles_claim(groups: Groups) -> list[Claim]:
+    """That AL-P is worse than the VAE, by both distances at equal epochs."""
+    rows, worse = [], []
+    for group, cells in groups.items():
+        if not {"AL-P", "VAE"} <= set(cells):
+            continue
+        for score in ("frechet", "kernel"):
+            medians = compared(cells, "epochs", score).medians
+            worse.append(medians["AL-P"] > medians["VAE"])
+            rows.append(
+                f"{group}: {NAMES[score]} {significant(medians['AL-P'])} against "
+                f"{significant(medians['VAE'])}"
+            )
+    if not rows:
+        return []
+    return [
+        Claim(
+            "amortised learning by particles is worse than the VAE",
+            "in general worse than even the vanilla VAE (bar: both distances on every data set, "
+            "at equal epochs)",
+            "; ".join(rows),
+            all(worse),
+        )
+    ]
+
+
+def agreement_claim(groups: Groups) -> list[Claim]:
+    """That both generators put the methods in about the same order, by Spearman's correlation."""
+    claims = []
+    for dataset in dict.fromkeys(group.dataset for group in groups):
+        both = [groups.get(Group(dataset, name)) for name in ("connected", "dcgan")]
+        if both[0] is None or both[1] is None or len(set(both[0]) & set(both[1])) < 3:
+            continue
+        common = [name for name in both[0] if name in both[1]]
+        medians = [compared(cells, "epochs", "frechet").medians for cells in both if cells]
+        ranks = [rankdata([found[name] for name in common]) for found in medians]
+        correlation = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+        claims.append(
+            Claim(
+                f"{dataset}: connected networks and the DCGAN agree on the order of the methods",
+                "ALWS outperforms with both (bar: rank correlation of the Fréchet distances at "
+                f"equal epochs at least {AGREE:g})",
+                f"rank correlation {significant(correlation, 2)}; connected: "
+                f"{listed(medians[0])}; DCGAN: {listed(medians[1])}",
+                bool(correlation >= AGREE),
+            )
+        )
+    return claims
+
+
+def likelihood_claim(group: Group, cells: Cells) -> list[Claim]:
+    """That ALWS-A has the highest held-out likelihood, by annealed importance sampling."""
+    values = {
+        name: [one.summary.get("log_likelihood") for one in of]
+        for name, of in cells.items()
+        if all("log_likelihood" in one.summary for one in of)
+    }
+    if OURS not in values or len(values) < 2:
+        return []
+    medians = {
+        name: float(np.median([-np.inf if v is None else v for v in of]))
+        for name, of in values.items()
+    }
+    order = sorted(medians, key=lambda name: -medians[name])
+    errors = [one.summary["log_likelihood_error"] for one in cells[OURS]]
+    error = max((e for e in errors if e is not None), default=np.nan)
+    return [
+        Claim(
+            f"{group}: {OURS} has the highest held-out likelihood of the maximum-likelihood "
+            "methods in equal time",
+            "not given; maximum likelihood is the aim (bar: the highest median over seeds)",
+            "nats an image: "
+            + ", ".join(f"{name} {significant(medians[name], 4)}" for name in order)
+            + f"; standard error over test images {significant(error, 2)}",
+            order[0] == OURS,
+        )
+    ]

@@ -1,0 +1,255 @@
+"""Run the cells of a plan, each in a folder of its own, so that a run can stop and go on anywhere.
+
+A cell's folder holds `curve.jsonl` (a line for each score), `checkpoint.npz`, and when it is
+finished `samples.npz`, `samples.png` and `done.json`. Finished cells are not run again; one that
+was stopped goes on from its checkpoint, and the seconds it has had count towards its budget. Time
+spent on scores, checkpoints and compilation is no part of the budget.
+
+With several workers each has one core to itself, so that all cells have the same machine.
+"""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import matplotlib.image
+import numpy as np
+from jaxtyping import Float
+
+from alws import checkpoint as checkpoints
+from alws.data.images import Images, images
+from alws.images.curves import (
+    Curve,
+    Point,
+    append_point,
+    curve_of,
+    read_points,
+    write_points,
+)
+from alws.images.plan import Cell, Marks, Plan, has_likelihood, method_of
+from alws.images.scorer import Scorer, draw_pictures
+from alws.images.trainer import Trained, train
+from alws.metrics.annealed import annealed_log_likelihood
+
+SHOWN = 100
+"""Pictures kept of each cell."""
+LEAPFROG = 5
+Notice = Callable[[Cell, Point], None]
+Progress = Callable[[int, int], None]
+Task = tuple[Cell, Plan]
+POLL = 1.0
+
+
+class Finished(NamedTuple):
+    """A finished cell: its curve, its pictures (black 0, white 1) and what `done.json` says."""
+
+    cell: Cell
+    curve: Curve
+    samples: Float[np.ndarray, "pictures channels height width"]
+    summary: dict[str, Any]
+
+
+def run_cell(cell: Cell, plan: Plan, directory: Path, notice: Notice | None = None) -> Finished:
+    """Train and score one cell, or go on with it, or read it if it is finished.
+
+    Example: `run_cell(Cell("mnist", "connected", "VAE", 0), plan, Path("runs/mine"))`.
+    """
+    folder = directory / cell.name
+    if (folder / "done.json").exists():
+        return read_cell(cell, directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    data = images(cell.dataset, train=plan.data_size)  # pyright: ignore
+    method = method_of(cell, plan, data)
+    scorer = Scorer(data, number=plan.pictures(cell.dataset), cache=directory)
+    train_key, score_key, likelihood_key = jax.random.split(jax.random.key(cell.seed), 3)
+    curve, checkpoint = folder / "curve.jsonl", folder / "checkpoint.npz"
+    steps, seconds = _reached(checkpoint)
+    write_points(curve, read_points(curve, most_steps=steps))
+    number = len(data.train)
+
+    def score(trained: Trained) -> None:
+        frechet, kernel = scorer(method.generator(trained.state), score_key)
+        epochs = trained.steps / plan.per_epoch(number)
+        point = Point(trained.steps, epochs, trained.seconds, frechet, *kernel)
+        append_point(curve, point)
+        if notice is not None:
+            notice(cell, point)
+
+    fit = partial(
+        train,
+        method,
+        jnp.asarray(data.train),
+        key=train_key,
+        batch_size=plan.batch_size,
+        checkpoint=checkpoint,
+    )
+    if steps and steps not in (point.steps for point in read_points(curve)):
+        score(fit(steps=steps))  # it was stopped between checkpoint and score
+    trained = fit(
+        steps=plan.steps(number),
+        seconds=plan.seconds,
+        when=Marks(plan, number, steps, seconds),
+        report=score,
+    )
+    model = method.generator(trained.state)
+    _save_samples(folder, draw_pictures(model, score_key, SHOWN), data)
+    summary = read_points(curve)[-1]._asdict()
+    summary = {k: v if np.isfinite(v) else None for k, v in summary.items()}
+    summary |= {"extractor": scorer.name, "note": data.note}
+    if plan.annealed and has_likelihood(cell):
+        summary |= _held_out(model, data, plan, likelihood_key)
+    _write(folder / "done.json", json.dumps(summary, indent=2))
+    return read_cell(cell, directory)
+
+
+def read_cell(cell: Cell, directory: Path) -> Finished:
+    """A finished cell from its folder."""
+    folder = directory / cell.name
+    with np.load(folder / "samples.npz", allow_pickle=False) as archive:
+        samples = archive["samples"].astype(np.float32) / 255
+    summary = json.loads((folder / "done.json").read_text())
+    return Finished(cell, curve_of(read_points(folder / "curve.jsonl")), samples, summary)
+
+
+def run_grid(
+    plans: Sequence[Plan],
+    directory: Path,
+    *,
+    notice: Notice | None = None,
+    progress: Progress | None = None,
+) -> list[Finished]:
+    """Run every cell of the plans that is not finished; all of them, in the plans' order.
+
+    `progress(finished, cells)` is called whenever a cell ends; `notice(cell, point)` at every
+    score, if there is one worker.
+
+    Example: `run_grid([plan], Path("runs/mine"))`, and the same again after it was stopped.
+    """
+    tasks = [(cell, plan) for plan in plans for cell in plan.cells()]
+    for dataset in dict.fromkeys(cell.dataset for cell, _ in tasks):
+        images(dataset, train=1, test=1)  # pyright: ignore  # say at once that data are missing
+    left = [task for task in tasks if not _is_done(task, directory)]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    workers = min(max(plan.workers for plan in plans), len(cores), len(left))
+
+    def tell() -> None:
+        if progress is not None:
+            progress(sum(_is_done(task, directory) for task in tasks), len(tasks))
+
+    tell()
+    if workers > 1:
+        _share(left, directory, cores[:workers], tell)
+    else:
+        for cell, plan in left:
+            run_cell(cell, plan, directory, notice)
+            _let_go()
+            tell()
+    return [read_cell(cell, directory) for cell, _ in tasks]
+
+
+def _is_done(task: Task, directory: Path) -> bool:
+    return (directory / task[0].name / "done.json").exists()
+
+
+def _share(tasks: list[Task], directory: Path, cores: list[int], tell: Callable[[], None]) -> None:
+    """Let one process on each core take tasks until there are none left."""
+    context = multiprocessing.get_context("spawn")
+    queue, allowed = context.Queue(), os.sched_getaffinity(0)
+    for task in (*tasks, *(None for _ in cores)):
+        queue.put(task)
+    workers = []
+    for core in cores:
+        os.sched_setaffinity(0, {core})  # inherited, before the process starts any thread
+        arguments = (queue, directory, os.getpid())
+        workers.append(context.Process(target=_work, args=arguments, daemon=True))
+        workers[-1].start()
+        os.sched_setaffinity(0, allowed)
+    while any(worker.is_alive() for worker in workers):
+        for worker in workers:
+            worker.join(timeout=POLL)
+        tell()
+    left = [task[0].name for task in tasks if not _is_done(task, directory)]
+    if left:
+        raise RuntimeError(
+            f"a worker stopped before {len(left)} runs were finished, such as {left[0]}; what it "
+            "printed says why. The same command goes on from there."
+        )
+
+
+def _work(queue: Any, directory: Path, parent: int) -> None:
+    """Take tasks from the queue; stop at the next score once the parent is gone."""
+
+    def notice(cell: Cell, point: Point) -> None:
+        if os.getppid() != parent:
+            raise SystemExit("the process that shared out the runs is gone")
+
+    while (task := queue.get()) is not None:
+        cell, plan = task
+        run_cell(cell, plan, directory, notice)
+        _let_go()
+
+
+def _let_go() -> None:
+    """Drop what was compiled for a cell; the next has other shapes or another method."""
+    eqx.clear_caches()
+    jax.clear_caches()
+
+
+def _reached(checkpoint: Path) -> tuple[int, float]:
+    if not checkpoint.exists():
+        return 0, 0.0
+    header = checkpoints.header(checkpoint)
+    return header["steps"], header["seconds"]
+
+
+def _held_out(model: Any, data: Images, plan: Plan, key: Any) -> dict[str, float | None]:
+    """Mean log p(x) of some test images and its standard error over them."""
+    found = annealed_log_likelihood(
+        model,
+        jnp.asarray(data.test[: plan.annealed]),
+        key=key,
+        temperatures=plan.temperatures,
+        chains=plan.chains,
+        leapfrog=LEAPFROG,
+    )
+    values = np.asarray(found.log_likelihood, float)
+    if not np.isfinite(values).all():
+        return {"log_likelihood": None, "log_likelihood_error": None}
+    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return {"log_likelihood": float(values.mean()), "log_likelihood_error": float(error)}
+
+
+def _save_samples(folder: Path, pictures: np.ndarray, data: Images) -> None:
+    """As bytes in `samples.npz`, and as one picture of ten rows."""
+    shown = np.nan_to_num((pictures - data.black) / (data.white - data.black))
+    whole = np.round(255 * np.clip(shown, 0, 1)).astype(np.uint8)
+    np.savez_compressed(folder / "samples.npz", samples=whole)
+    matplotlib.image.imsave(folder / "samples.png", mosaic(whole, 10), cmap="gray")
+
+
+def mosaic(pictures: np.ndarray, columns: int) -> np.ndarray:
+    """Pictures side by side, row by row: [h, w] for grey ones, [h, w, 3] for coloured.
+
+    Example: `mosaic(np.zeros((20, 1, 32, 32)), 10).shape == (64, 320)`.
+    """
+    rows = len(pictures) // columns
+    _, channels, height, width = pictures.shape
+    tiles = pictures[: rows * columns].reshape(rows, columns, channels, height, width)
+    whole = tiles.transpose(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)
+    return whole[:, :, 0] if channels == 1 else whole
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".partial")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+__all__ = ["Finished", "mosaic", "read_cell", "run_cell", "run_grid"]

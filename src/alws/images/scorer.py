@@ -1,0 +1,90 @@
+"""Scores of a generator: Fréchet and kernel distance of its pictures from the test images.
+
+Pictures are E[x | z] without pixel noise, for every method. Features are LeNet's for digits and
+garments and EfficientNet's for all other sets.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Float32, Key
+
+from alws.data.images import Images
+from alws.images.generators import pictures
+from alws.images.plan import LENET
+from alws.metrics.efficientnet import EfficientNet
+from alws.metrics.extractors import extract, extractor_name
+from alws.metrics.image_scores import KernelDistance, frechet_distance, kernel_distance
+from alws.metrics.lenet import LeNet
+
+CHUNK = 500
+SUBSETS = 5
+LARGEST_SUBSET = 1000
+
+
+class Scorer:
+    """The test images' features, and the network to have those of pictures from.
+
+    The features of real images are kept in `cache`, a directory, and read from it the next time.
+    On EfficientNet, which is slow, there are as many real images as pictures.
+
+    Example: `Scorer(images("mnist"), number=5000)(model, key)`.
+    """
+
+    def __init__(self, data: Images, *, number: int, cache: Path | None = None):
+        self.data, self.number = data, number
+        slow = data.name not in LENET
+        network: Any = EfficientNet.load() if slow else LeNet.trained(LENET[data.name])  # pyright: ignore
+        self.name = extractor_name(network)
+        self.extractor = eqx.filter_jit(network)
+        self.real = self._real(data.test[:number] if slow else data.test, cache)
+
+    def __call__(self, model: Any, key: Key[Array, ""]) -> tuple[float, KernelDistance]:
+        """Fréchet and kernel distance of the model's pictures, infinite if they are not finite."""
+        generated = draw_pictures(model, key, self.number)
+        if not np.isfinite(generated).all():
+            return np.inf, KernelDistance(np.inf, np.inf)
+        features = self._features(generated)
+        subset = min(LARGEST_SUBSET, min(len(features), len(self.real)) // SUBSETS)
+        return (
+            frechet_distance(features, self.real),
+            kernel_distance(features, self.real, subset_size=subset),
+        )
+
+    def _features(self, x: Float[np.ndarray, "n c h w"]) -> Float32[np.ndarray, "n features"]:
+        def network(batch: Any) -> Any:
+            return self.extractor(batch)
+
+        return extract(network, x, black=self.data.black, white=self.data.white, batch_size=100)
+
+    def _real(
+        self, test: Float[np.ndarray, "n c h w"], cache: Path | None
+    ) -> Float32[np.ndarray, "n features"]:
+        if cache is None:
+            return self._features(test)
+        path = cache / f"features-{self.data.name}-{len(test)}.npy"
+        if not path.exists():
+            temporary = path.with_name(f"{path.stem}.{os.getpid()}.npy")
+            np.save(temporary, self._features(test), allow_pickle=False)
+            os.replace(temporary, path)
+        return np.load(path, allow_pickle=False)
+
+
+def draw_pictures(
+    model: Any, key: Key[Array, ""], number: int
+) -> Float32[np.ndarray, "number channels height width"]:
+    """Pictures from the prior, some at a time, so that memory does not grow with their number.
+
+    Example: `draw_pictures(model, key, 10_000).shape == (10_000, 1, 32, 32)`.
+    """
+    chunk = min(CHUNK, number)
+    keys = jax.random.split(key, -(-number // chunk))
+    parts = [np.asarray(pictures(model, k, chunk), np.float32) for k in keys]
+    return np.concatenate(parts)[:number]
+
+
+__all__ = ["Scorer", "draw_pictures"]

@@ -1,0 +1,133 @@
+"""Curves of image scores on made-up numbers: merging, comparison, and the claims made of them."""
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from alws.experiments import architectures, images_others
+from alws.experiments.images_claims import (
+    agreement_claim,
+    grouped,
+    likelihood_claim,
+    lowest_claim,
+    particles_claim,
+)
+from alws.images import Cell, Point, compare
+from alws.images.curves import append_point, curve_of, read_points, score_at
+from alws.images.grid import Finished
+
+
+def points(epochs, seconds, frechet, kernel=None):
+    kernel = frechet if kernel is None else kernel
+    rows = zip(epochs, seconds, frechet, kernel, strict=True)
+    return [Point(round(100 * e), e, s, f, k, 0.1) for e, s, f, k in rows]
+
+
+def test_curves_are_merged_and_read_back(tmp_path):
+    path = tmp_path / "curve.jsonl"
+    for point in points([1, 2, 2, 3], [5, 10, 11, 12], [9, 8, 7, np.inf]):
+        append_point(path, point)
+    with path.open("a") as file:
+        file.write('{"steps": 40')
+    curve = curve_of(read_points(path))
+    np.testing.assert_array_equal(curve.steps, [100, 200, 300])
+    np.testing.assert_array_equal(curve.frechet, [9, 7, np.inf])
+    assert [p.steps for p in read_points(path, most_steps=200)] == [100, 200, 200]
+    assert read_points(tmp_path / "none.jsonl") == []
+
+
+SLOW = curve_of(points([0.5, 1, 1.7], [30, 60, 100], [50, 40, 30]))
+QUICK = curve_of(points([0.5, 1, 2, 4], [10, 20, 50, 102], [80, 60, 45, 35]))
+OTHER = curve_of(points([0.5, 1, 2, 4], [10, 20, 50, 102], [90, 70, 55, 25]))
+
+
+def test_comparison_at_equal_epochs_is_at_the_last_common_mark():
+    found = compare({"slow": [SLOW], "quick": [QUICK, OTHER]}, "epochs", "frechet")
+    assert found.place == 1
+    assert found.scores == {"slow": [40], "quick": [60, 70]}
+    assert found.medians == {"slow": 40, "quick": 65}
+    assert found.best(["slow", "quick"]) == "slow"
+    assert found.best(["slow", "absent"]) is None
+    apart = curve_of(points([3], [1], [1]))
+    nowhere = compare({"slow": [SLOW], "apart": [apart]}, "epochs", "frechet")
+    assert np.isnan(nowhere.place)
+    assert nowhere.best(["slow", "apart"]) is None
+
+
+def test_comparison_in_equal_time_is_at_the_shortest_run():
+    found = compare({"slow": [SLOW], "quick": [QUICK, OTHER]}, "seconds", "frechet")
+    assert found.place == 100
+    np.testing.assert_allclose(found.scores["quick"], [35 + 10 * 2 / 52, 25 + 30 * 2 / 52])
+    assert found.best(["slow", "quick"]) == "slow"
+    assert np.isnan(score_at(SLOW, "seconds", 20.0, "frechet"))
+    diverged = curve_of(points([1, 2], [10, 30], [5, np.inf]))
+    assert score_at(diverged, "seconds", 20.0, "frechet") == np.inf
+
+
+def finished(dataset, method, curve, generator="connected", **summary):
+    cell = Cell(dataset, generator, method, 0)
+    return Finished(cell, curve, np.zeros((100, 1, 32, 32), np.float32), summary)
+
+
+def test_claims_follow_from_the_curves():
+    gan = curve_of(points([0.5, 1], [10, 200], [1, 1]))
+    cells = [
+        finished("mnist", "ALWS-A", SLOW, log_likelihood=-5.0, log_likelihood_error=0.2),
+        finished("mnist", "VAE", QUICK, log_likelihood=-4.0, log_likelihood_error=0.2),
+        finished("mnist", "AL-P", OTHER),
+        finished("mnist", "WGAN-GP", gan),
+    ]
+    groups = grouped(cells)
+    (group,) = groups
+    assert str(group) == "mnist, connected"
+    (epochs,) = lowest_claim(group, groups[group], "epochs", "frechet", "paper")
+    assert epochs.holds
+    assert "after 1 epochs, median of 1: WGAN-GP 1, ALWS-A 40, VAE 60, AL-P 70" in epochs.measured
+    (seconds,) = lowest_claim(group, groups[group], "seconds", "frechet", "paper")
+    assert not seconds.holds
+    (likelihood,) = likelihood_claim(group, groups[group])
+    assert not likelihood.holds
+    assert "VAE -4, ALWS-A -5" in likelihood.measured
+    (particles,) = particles_claim(groups)
+    assert particles.holds
+    assert particles_claim({group: {"VAE": cells[1:2]}}) == []
+    assert lowest_claim(group, {"VAE": cells[1:2]}, "epochs", "frechet", "") == []
+
+
+def test_claims_on_graphs():
+    scores = {"direct": 10, "skip": 14, "merged": 11, "feedback": 12, "feedback-skip": 13}
+    curves = {name: curve_of(points([1], [5], [value])) for name, value in scores.items()}
+    cells = [finished("mnist", "ALWS-A", curve, name) for name, curve in curves.items()]
+    found = architectures.compared(architectures.by_graph(cells, "mnist"), "frechet")
+    assert architectures.spread_claim("mnist", found).holds
+    assert architectures.order_claim("mnist", found).holds
+    worse = found._replace(scores={**found.scores, "direct": [13.5], "skip": [21]})
+    assert not architectures.spread_claim("mnist", worse).holds
+    assert not architectures.order_claim("mnist", worse).holds
+
+
+def test_the_parts_of_the_other_sets():
+    digits, both, slow = images_others.EXPERIMENT.presets["desk"].parts()
+    assert {(c.dataset, c.generator) for c in both.cells()} == {
+        ("mnist", "connected"),
+        ("mnist", "dcgan"),
+    }
+    assert {c.generator for c in digits.cells()} == {"connected"}
+    assert {c.method for c in slow.cells()} == {"ALWS-F", "ALWS-A", "VAE"}
+    assert len(slow.cells()) == 9
+
+
+def test_agreement_is_the_rank_correlation():
+    names = ("ALWS-A", "VAE", "AL-P", "SIVI")
+    scores = {"connected": (10, 20, 30, 40), "dcgan": (5, 80, 60, 90)}
+    cells = [
+        finished("mnist", name, curve_of(points([1], [5], [value])), generator)
+        for generator, values in scores.items()
+        for name, value in zip(names, values, strict=True)
+    ]
+    (claim,) = agreement_claim(grouped(cells))
+    expected = spearmanr(scores["connected"], scores["dcgan"]).statistic  # pyright: ignore
+    assert f"rank correlation {expected:.2g};" in claim.measured
+    assert claim.holds
+    (worse,) = agreement_claim(grouped([*cells[:7], cells[7]._replace(curve=SLOW)]))
+    assert not worse.holds
+    assert agreement_claim(grouped(cells[:4])) == []
