@@ -58,7 +58,7 @@ def run(job):
         optimiser=optax.adam(0.05),
         sleep_samples=job.get("sleep_samples", 64),
         validation_samples=16,
-        natural_units=True,
+        natural_units=job.get("natural_units", False),
         measure_every=1,
         devices=job["devices"],
     )

@@ -174,10 +174,8 @@ class WakeSleep:
             sleep.ridge,
             accepted,
         )
-        step = state.step + 1
-        return State(
-            model, gamma, theta_optimiser, gamma_optimiser, information, step, counts
-        ), info
+        gamma_and_theta = model, gamma, theta_optimiser, gamma_optimiser
+        return State(*gamma_and_theta, information, state.step + 1, counts), info
 
     def phases(
         self, state: State, x: PyTree, key: Key[Array, ""], condition: PyTree | None
