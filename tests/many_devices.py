@@ -17,6 +17,8 @@ import optax
 
 import alws
 from alws.kernels import SquaredExponential
+from alws.model import simulate
+from alws.sharding import make_mesh, place, using
 
 
 class Line(eqx.Module):
@@ -79,6 +81,16 @@ def run(job):
     np.save(job["out"], np.concatenate([*values, *(result.metrics[m] for m in METRICS)]))
 
 
+def shares(number, out):
+    """How often the program of a simulation speaks of all draws, and of an eighth of them."""
+    mesh = make_mesh(8)
+    slope, key = place((jnp.ones(3), jax.random.key(0)), mesh)
+    with using(mesh):
+        draw = jax.jit(lambda slope, key: simulate(Line(slope), key, number))
+        text = draw.lower(slope, key).compile().as_text()
+    np.save(out, [text.count(f"[{number}"), text.count(f"[{number // 8}")])
+
+
 METRICS = ("objective", "gradient_norm", "held_out_r2", "outside", "effective_samples", "ridge")
 
 
@@ -88,6 +100,8 @@ def main():
         alws.distributed.start(**everything["join"])
     if "rows" in everything:
         alws.blocks.ROWS = everything["rows"]
+    if "shares" in everything:
+        shares(4096, everything["shares"])
     for job in everything["fits"]:
         run(job)
 

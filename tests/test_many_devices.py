@@ -84,13 +84,19 @@ def fits(tmp_path_factory):
         jobs.append({**case, **begin, "steps": 2, "out": str(folder / "half.npy")})
         out = str(folder / f"from-{begin['devices']}.npy")
         jobs.append({**case, **end, "resume": True, "out": out})
-    run({"fits": jobs}, devices=8)
+    run({"fits": jobs, "shares": str(folder / "shares.npy")}, devices=8)
     return folder
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_eight_devices_give_what_one_gives(fits, name):
     same(fits / f"{name}-8.npy", fits / f"{name}-None.npy")
+
+
+def test_each_device_simulates_its_own_share_only(fits):
+    whole, share = np.load(fits / "shares.npy")
+    assert whole == 0
+    assert share > 0
 
 
 @pytest.mark.parametrize("begun_on", [None, 8])
