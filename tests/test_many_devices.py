@@ -11,7 +11,6 @@ import sys
 import threading
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -48,8 +47,17 @@ def launch(job, devices=1):
 
 def run(job, devices=1):
     process = launch(job, devices)
-    output, _ = process.communicate(timeout=300)
+    (output,) = ended([process])
     assert process.returncode == 0, output[-3000:]
+
+
+def ended(processes):
+    """What they print until they end; none is left behind."""
+    try:
+        return [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def free_port():
@@ -62,7 +70,7 @@ def run_two(fits, heartbeat=30):
     """The same fits in two processes that are joined; `fits(i)` are those of process i."""
     join = {"coordinator": f"127.0.0.1:{free_port()}", "processes": 2, "heartbeat": heartbeat}
     processes = [launch({"join": {**join, "process": i}, "fits": fits(i)}) for i in range(2)]
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    outputs = ended(processes)
     return [process.returncode for process in processes], outputs
 
 
@@ -168,18 +176,17 @@ def test_more_devices_than_present():
         make_mesh(5)
 
 
-@pytest.mark.parametrize("devices", [0, -1, True, 1.5, "some"])
+@pytest.mark.parametrize("devices", [0, -1, True, "some"])
 def test_no_number_of_devices(devices):
     with pytest.raises(ValueError, match="must be a positive number"):
         make_mesh(devices)
 
 
 def test_samples_that_the_devices_cannot_share():
-    mesh = jax.sharding.AbstractMesh((3,), ("samples",))
     with pytest.raises(
         ValueError, match=r"`sleep_samples` must be a multiple .* 3; got 100\. Use 102"
     ):
-        check_divides(mesh, validation_samples=99, sleep_samples=100)
+        check_divides(3, validation_samples=99, sleep_samples=100)
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7", ":8476", "host:", "host:port", "host:70000"])

@@ -14,10 +14,11 @@ import socket
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
@@ -88,7 +89,8 @@ def check_same(what: str, tree: PyTree) -> None:
     """
     if jax.process_count() == 1:
         return
-    leaves = [np.ascontiguousarray(plain(leaf)) for leaf in jax.tree.leaves(tree)]
+    numbers = [plain(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array_like(leaf)]
+    leaves = [np.ascontiguousarray(number) for number in numbers]
     sums = [zlib.crc32(repr((a.shape, a.dtype)).encode() + a.tobytes()) for a in leaves]
     found = np.asarray(_from_all(np.uint32(zlib.crc32(repr(sums).encode()))))
     other = np.flatnonzero(found != found[0])
@@ -189,7 +191,7 @@ def _gather(address: tuple[str, int], processes: int, deadline: float, timeout: 
             "in `coordinator`, the same for every process."
         ) from error
     here: dict[int, socket.socket] = {}
-    with server:
+    with server, ExitStack() as connections:
         while len(here) < processes - 1:
             server.settimeout(max(0.01, deadline - time.monotonic()))
             try:
@@ -201,10 +203,10 @@ def _gather(address: tuple[str, int], processes: int, deadline: float, timeout: 
                     f"{timeout} s; missing: {missing}. Start them with the same `coordinator`, or "
                     "wait longer with `timeout=`."
                 ) from error
+            connections.callback(connection.close)
             _admit(connection, processes, here)
         for connection in here.values():
             connection.sendall(b"go\n")
-            connection.close()
 
 
 def _admit(connection: socket.socket, processes: int, here: dict[int, socket.socket]) -> None:

@@ -76,7 +76,7 @@ def prepare(
         " The median distance and the regression need that many; 500 to 2000 is usual.",
     )
     check_divides(
-        mesh,
+        1 if mesh is None else mesh.size,
         sleep_samples=settings.sleep_samples,
         validation_samples=settings.validation_samples,
     )

@@ -32,46 +32,46 @@ def make_mesh(devices: Devices) -> Mesh | None:
     """
     if devices is None:
         return None
+    present = jax.devices()
     if isinstance(devices, Mesh):
         # Axes whose sharding the compiler works out, whatever they were declared as.
-        return Mesh(devices.devices, devices.axis_names)
-    present = jax.devices()
-    if devices == "all":
-        return Mesh(np.array(present), ("samples",))
-    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        mesh = Mesh(devices.devices, devices.axis_names)
+    elif devices == "all":
+        mesh = Mesh(np.array(present), ("samples",))
+    elif isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise ValueError(
             '`devices` must be a positive number, "all", a `jax.sharding.Mesh` or None, got '
             f"{devices!r}."
         )
-    if devices > len(present):
+    elif devices > len(present):
         raise ValueError(
             f"`devices` must be at most the number of devices present, {len(present)} "
             f"({present[0].platform}); got {devices}. Ask for fewer, start more processes "
             "(`alws.distributed.start`), or split the CPU with "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={devices}."
         )
-    processes = {device.process_index for device in present[:devices]}
+    else:
+        mesh = Mesh(np.array(present[:devices]), ("samples",))
+    processes = {device.process_index for device in mesh.devices.flat}
     if len(processes) < jax.process_count():
         raise ValueError(
-            f"`devices` must take in every one of the {jax.process_count()} processes; the first "
-            f'{devices} of {len(present)} devices belong to {len(processes)} of them. Use "all".'
+            f"`devices` must take in every one of the {jax.process_count()} processes; these "
+            f'{mesh.size} devices belong to {len(processes)} of them. Use "all".'
         )
-    return Mesh(np.array(present[:devices]), ("samples",))
+    return mesh
 
 
-def check_divides(mesh: Mesh | None, **numbers: int) -> None:
+def check_divides(devices: int, **numbers: int) -> None:
     """Refuse a number of samples that the devices cannot share equally.
 
-    Example: `check_divides(mesh, sleep_samples=1000)` with 3 devices raises.
+    Example: `check_divides(3, sleep_samples=1000)` raises.
     """
-    if mesh is None:
-        return
     for name, number in numbers.items():
-        if number % mesh.size:
-            below = number - number % mesh.size
+        if number % devices:
+            below = number - number % devices
             raise ValueError(
-                f"`{name}` must be a multiple of the number of devices, {mesh.size}; got {number}. "
-                f"Use {below + mesh.size}{f' or {below}' if below else ''}, or other `devices`."
+                f"`{name}` must be a multiple of the number of devices, {devices}; got {number}. "
+                f"Use {below + devices}{f' or {below}' if below else ''}, or other `devices`."
             )
 
 
