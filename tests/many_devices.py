@@ -61,6 +61,7 @@ def run(job):
         sleep_samples=job.get("sleep_samples", 64),
         validation_samples=16,
         natural_units=job.get("natural_units", False),
+        adapt=alws.Adapt() if job.get("adapt") else alws.ALWS_F,
         measure_every=1,
         devices=job["devices"],
     )
