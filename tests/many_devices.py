@@ -37,7 +37,8 @@ class Line(eqx.Module):
 
 REGRESSIONS = {
     "exact": lambda: alws.KernelRidge(SquaredExponential()),
-    "nystrom": lambda: alws.Nystrom(SquaredExponential(), inducing=20, selection="leverage"),
+    "nystrom": lambda: alws.Nystrom(SquaredExponential(), inducing=20),
+    "leverage": lambda: alws.Nystrom(SquaredExponential(), inducing=20, selection="leverage"),
     "random features": lambda: alws.RandomFeatures(SquaredExponential(), frequencies=20),
     "conjugate gradients": lambda: alws.ConjugateGradients(
         SquaredExponential(), rank=16, tolerance=1e-8

@@ -21,12 +21,13 @@ from alws.sharding import check_divides, make_mesh
 SCRIPT = Path(__file__).with_name("many_devices.py")
 ONE, EIGHT = {"devices": None}, {"devices": 8}
 CASES = {
-    "exact": {"regression": "exact", "adapt": True},
+    "exact": {"regression": "exact"},
     "nystrom": {"regression": "nystrom", "data": 37},
     "random features": {"regression": "random features", "impl": "rbg", "batch_size": 24},
 }
 SLOW = {
-    "nystrom": {"regression": "nystrom", "adapt": True, "natural_units": True},
+    "exact": {"regression": "exact", "adapt": True, "natural_units": True},
+    "leverage": {"regression": "leverage", "adapt": True},
     "conjugate gradients": {"regression": "conjugate gradients", "adapt": True},
     "blocks": {"regression": "random features", "adapt": True, "natural_units": True},
 }
