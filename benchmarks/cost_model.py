@@ -64,7 +64,8 @@ def lapack(name, sleep):
     n = sleep if name == "exact" else 2 * WAVES
     if n > 1024:
         return 0.0
-    return n**3 / 3 + 2 * n**2 * (BATCH + 2 * HELD_OUT)
+    pulled = BATCH if name == "exact" else PIXELS + 1
+    return n**3 / 3 + 2 * n**2 * (pulled + 2 * HELD_OUT)
 
 
 def program(name, sleep, devices):
