@@ -6,7 +6,7 @@
 See `alws.wake_sleep` for the algorithm, `alws.model` for what a model must give.
 """
 
-from alws import features, gradient_models, kernels, likelihoods, manifolds
+from alws import distributed, features, gradient_models, kernels, likelihoods, manifolds
 from alws.adaptation import ALWS_A, ALWS_F, Adapt
 from alws.callbacks import EarlyStopping, MetricsFile, Report
 from alws.centred import Centred
@@ -65,6 +65,7 @@ __all__ = [
     "UnsupportedProgram",
     "WakeSleep",
     "direct_gradients",
+    "distributed",
     "draw",
     "expectation",
     "features",

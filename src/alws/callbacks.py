@@ -15,6 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from alws import distributed
+
 
 class Report(NamedTuple):
     """Where a fit stands: the step, its metrics as plain numbers, and the model."""
@@ -64,7 +66,8 @@ class EarlyStopping:
 class MetricsFile:
     """Append every report to a file, one JSON object a line.
 
-    `trace(model)`, if given, is a dictionary of numbers that are kept with the metrics.
+    `trace(model)`, if given, is a dictionary of numbers that are kept with the metrics. Of many
+    processes, only the first one writes.
 
     Example: `fit(..., callbacks=[MetricsFile("run/metrics.jsonl", lambda m: {"mean": m.mean})])`.
     """
@@ -74,6 +77,8 @@ class MetricsFile:
         self.trace = trace
 
     def __call__(self, report: Report) -> None:
+        if not distributed.first():
+            return
         traced = {} if self.trace is None else self.trace(report.model)
         numbers = {**report.metrics, **{name: float(value) for name, value in traced.items()}}
         clean = {k: (v if np.isfinite(v) else None) for k, v in numbers.items()}

@@ -8,10 +8,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
 from alws import checkpoint as checkpoints
-from alws import defaults
+from alws import defaults, distributed
 from alws.callbacks import Callback, ProgressBar, Report
 from alws.checks import at_least
 from alws.diagnostics import Diagnostics
@@ -23,6 +24,7 @@ from alws.runtime import (
     in_own_precision,
     one_lapack_thread,
 )
+from alws.sharding import make_mesh, on_every_device, over_devices, place, take_back, using
 from alws.wake_sleep import Info, Settings, State, WakeSleep
 
 
@@ -62,14 +64,18 @@ def fit(
     for each observation. `log_prior(model)` is log p(θ) for the whole data set: the objective is
     Σ log p_θ(x) + log p(θ). `checkpoint` is a file, written every `checkpoint_every` steps and at
     the end; with `resume=True` the fit goes on from it, bit for bit as if it had not stopped.
-    A model whose class says `double = True` is fitted in float64.
+    A model whose class says `double = True` is fitted in float64. With `settings.devices` the sleep
+    samples and the data are divided among devices, of many processes if `alws.distributed` joined
+    them; the result is the same up to rounding.
 
     Example:
         >>> result = alws.fit(Mixture(logits, means), data, key=jax.random.key(0), steps=2000)
         >>> result.model.means
     """
     enable_compilation_cache()
-    problem = prepare(model, data, key, steps, settings, conditions, batch_size)
+    mesh = _mesh(settings)
+    distributed.check_same("the model, the data and the key", (model, data, conditions, key))
+    problem = prepare(model, data, key, steps, settings, conditions, batch_size, mesh)
     algorithm = _choose(problem, steps, settings, log_prior, key)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None:
@@ -79,27 +85,41 @@ def fit(
                 f"the checkpoint {path} already exists. Pass `resume=True` to go on from it, or "
                 "another path; nothing was overwritten."
             )
-    state, history = _start(algorithm, problem, key, path if resume else None)
+    problem = problem.on(mesh)
+    state, history = _start(algorithm, problem, key, path if resume else None, mesh)
     first = int(state.step)
     seed = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
     advance = compiled(partial(_advance, algorithm), numbers=problem.numbers)
-    bar = ProgressBar(steps, first, progress)
-    with one_lapack_thread(), bar.progress:
+    placed_key = place(key, mesh)
+    bar = ProgressBar(steps, first, progress if distributed.first() else False)
+    with one_lapack_thread(), bar.progress, distributed.losses(path):
         for i in range(first, steps):
-            state, info = advance(state, problem, problem.batch(i, seed), key)
+            chosen = place(problem.batch(i, seed), mesh)
+            with using(mesh):
+                state, info = advance(state, problem, chosen, placed_key)
             last = i + 1 == steps
             stop = False
             if i % settings.measure_every == 0 or last:
                 history = _record(history, i, info, state)
-                report = Report(
-                    i + 1, steps, {k: v[-1].item() for k, v in history.items()}, state.model
-                )
+                metrics = {k: v[-1].item() for k, v in history.items()}
+                report = Report(i + 1, steps, metrics, take_back(state.model, mesh))
                 stop = any([bool(callback(report)) for callback in (bar, *callbacks)])
+                stop = distributed.in_any(stop) if callbacks else stop
             if path is not None and ((i + 1) % checkpoint_every == 0 or last or stop):
                 _save(path, state, history, key)
             if stop:
                 break
-    return _result(algorithm, state, history)
+    return _result(algorithm, take_back(state, mesh), history)
+
+
+def _mesh(settings: Settings) -> Mesh | None:
+    """The devices a fit runs on; many processes must say which."""
+    if settings.devices is None and jax.process_count() > 1:
+        raise ValueError(
+            f"`devices` must be given when {jax.process_count()} processes were joined, got None. "
+            'Use `alws.Settings(devices="all")`.'
+        )
+    return make_mesh(settings.devices)
 
 
 def _choose(
@@ -133,27 +153,36 @@ def _advance(
 ) -> tuple[State, Info]:
     """One step with its own batch and random numbers, all on the device."""
     x, conditions = problem.select(chosen)
-    return algorithm.step(state, x, jax.random.fold_in(key, state.step), conditions)
+    x = over_devices(x) if conditions is None else x
+    step_key = jax.random.fold_in(key, state.step)
+    return on_every_device(algorithm.step(state, x, step_key, conditions))
 
 
 def _start(
-    algorithm: WakeSleep, problem: Problem, key: Key[Array, ""], path: Path | None
+    algorithm: WakeSleep,
+    problem: Problem,
+    key: Key[Array, ""],
+    path: Path | None,
+    mesh: Mesh | None = None,
 ) -> tuple[State, dict[str, np.ndarray]]:
     """The first state, or the one a checkpoint holds, with the metrics so far."""
     condition = jax.tree.map(lambda c: c[0], problem.conditions)
-    state = compiled(algorithm.init, once=True)(problem.model, problem.first_draws, key, condition)
+    first = compiled(lambda *args: on_every_device(algorithm.init(*args)), once=True)
+    with using(mesh):
+        state = first(problem.model, problem.first_draws, place(key, mesh), condition)
     history = {name: np.zeros(0, np.float64) for name in METRICS}
     if path is None:
         return state, history
     header = checkpoints.header(path)
     sized = {name: np.zeros(header["reports"], np.float64) for name in METRICS}
     saved = checkpoints.load(path, {"state": state, "history": sized, "key": key})
+    distributed.check_same(f"the checkpoint {path}", saved["history"])
     if not bool((jax.random.key_data(saved["key"]) == jax.random.key_data(key)).all()):
         raise checkpoints.CheckpointError(
             f"{path} was written by a fit with another key. Resume with the key it was started "
             "with, so that it goes on as if it had not stopped."
         )
-    return saved["state"], saved["history"]
+    return place(saved["state"], mesh), saved["history"]
 
 
 METRICS = ("step", *Info._fields, "refused_steps", "ridge_escalations", "replaced_draws")
@@ -168,8 +197,11 @@ def _record(
 
 
 def _save(path: Path, state: State, history: dict[str, np.ndarray], key: Key[Array, ""]) -> None:
+    """One file, by process 0; the others wait until it is there."""
     header = {"format": 1, "step": int(state.step), "reports": len(history["step"])}
-    checkpoints.save(path, {"state": state, "history": history, "key": key}, header)
+    if distributed.first():
+        checkpoints.save(path, {"state": state, "history": history, "key": key}, header)
+    distributed.wait_for_all(f"checkpoint at step {header['step']}")
 
 
 def _result(algorithm: WakeSleep, state: State, history: dict[str, np.ndarray]) -> Result:

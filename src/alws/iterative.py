@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from alws.blocks import by_blocks
 from alws.kernels import Kernel
 from alws.linear_algebra import Factor, solve_factored
+from alws.sharding import number_of_devices, on_every_device
 
 ENTRIES = 2**22
 """How many entries of a kernel matrix a row of tiles holds at once."""
@@ -46,6 +47,7 @@ def product(
     Example: `product(kernel, a, a, v)` is `kernel.gram(a, a) @ v`.
     """
     rows = max(1, ENTRIES // v.shape[0])
+    b, v = on_every_device((b, v))
     return by_blocks(lambda some: kernel.gram(some, b) @ v, a, rows)
 
 
@@ -57,6 +59,8 @@ def symmetric_product(
     Example: `symmetric_product(kernel, a, v)` is `kernel.gram(a, a) @ v` in half the time.
     """
     n, targets = v.shape
+    if number_of_devices() > 1:  # tiles that serve twice serve rows of two devices
+        return product(kernel, a, a, v)
     if n <= TILE:
         return kernel.gram(a, a) @ v
     number = -(-n // TILE)

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from alws.sharding import on_every_device
+
 MOST_ESCALATIONS = 8
 LARGE, BLOCK = 1025, 256
 """From how many rows on the factor is made in blocks, and the most rows of a block."""
@@ -33,6 +35,7 @@ class Factor(NamedTuple):
 def factorise(gram: Float[Array, "n n"], ridge: Float[Array, ""]) -> Factor:
     """Cholesky factor of `gram + ridge·I`, with more ridge where that is not positive definite."""
     gram, ridge = jax.lax.stop_gradient((gram, ridge.astype(gram.dtype)))
+    gram, ridge = on_every_device((gram, ridge))  # LAPACK does not divide its work
     floor = gram.shape[0] * jnp.finfo(gram.dtype).eps * jnp.abs(jnp.diagonal(gram)).max()
     nothing = Factor(gram, ridge, jnp.full((), -1))
 

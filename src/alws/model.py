@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.blocks import by_blocks
+from alws.sharding import over_devices
 
 
 @runtime_checkable
@@ -124,7 +125,7 @@ def simulate(
     """`number` independent draws from p_θ as they come, θ held constant."""
     model = jax.lax.stop_gradient(model) if eqx.is_array(model) else _held(model)
     some = jax.vmap(lambda k: sample(model, k, condition))
-    return by_blocks(some, jax.random.split(key, number))
+    return over_devices(by_blocks(some, over_devices(jax.random.split(key, number))))
 
 
 def mend(draws: Draws) -> tuple[Draws, Array]:

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
 from alws import defaults
@@ -18,6 +19,7 @@ from alws.checks import (
     match_data,
 )
 from alws.model import Draws
+from alws.sharding import check_divides, place, using
 from alws.wake_sleep import Settings
 
 
@@ -44,6 +46,12 @@ class Problem(eqx.Module):
         order = np.random.default_rng((*seed, epoch)).permutation(self.size)
         return jnp.asarray(order[position * self.batch_size :][: self.batch_size])
 
+    def on(self, mesh: Mesh | None) -> "Problem":
+        """The same with the data divided among the devices and the conditions on each of them."""
+        data = place(self.data, mesh, divided=self.conditions is None)
+        conditions = place(self.conditions, mesh)
+        return Problem(self.model, data, conditions, self.first_draws, self.size, self.batch_size)
+
     def select(self, chosen: Int[Array, " batch"] | None) -> tuple[PyTree, PyTree | None]:
         """These observations and their conditions."""
         if chosen is None:
@@ -59,6 +67,7 @@ def prepare(
     settings: Settings,
     conditions: PyTree | None,
     batch_size: int | None,
+    mesh: Mesh | None = None,
 ) -> Problem:
     """Check everything the user gave, before any long work."""
     at_least("steps", steps, 1)
@@ -70,6 +79,11 @@ def prepare(
         settings.sleep_samples,
         FEWEST_SLEEP_SAMPLES,
         " The median distance and the regression need that many; 500 to 2000 is usual.",
+    )
+    check_divides(
+        1 if mesh is None else mesh.size,
+        sleep_samples=settings.sleep_samples,
+        validation_samples=settings.validation_samples,
     )
     check_model(model)
     model = _strongly_typed(model)
@@ -95,7 +109,9 @@ def prepare(
         )
     condition = jax.tree.map(lambda c: c[0], conditions)
     data = match_data(model, data, key, condition)
-    draws = check_log_joint(model, key, settings.sleep_samples, condition)
+    model, key, condition = place((model, key, condition), mesh)
+    with using(mesh):
+        draws = check_log_joint(model, key, settings.sleep_samples, condition)
     return Problem(model, data, conditions, draws, size, batch_size)
 
 

@@ -31,6 +31,7 @@ from alws.estimates import Estimate
 from alws.features import follow
 from alws.gradient_models.protocols import GradientModel, Smoother
 from alws.model import Draws, draw, log_joints, mend, simulate
+from alws.sharding import Devices, over_devices
 from alws.updates import select, update, value_and_gradient, value_if
 
 
@@ -71,7 +72,8 @@ class Settings:
     """How to run the algorithm; `alws.fit` fills in what is left out to suit the problem.
 
     `sleep_samples` is N and `validation_samples` L of Algorithm 1; `theta_steps` are taken on each
-    sleep phase; `natural_units` (see `alws.natural_units`) is on unless you give an optimiser.
+    sleep phase; `natural_units` (see `alws.natural_units`) is on unless you give an optimiser;
+    `devices`, a number, "all" or a mesh, share the samples (see `alws.sharding`).
 
     Example: `Settings(sleep_samples=2000, adapt=alws.ALWS_F, optimiser=optax.adam(1e-3))`.
     """
@@ -85,6 +87,7 @@ class Settings:
     theta_steps: int = 1
     natural_units: bool | None = None
     measure_every: int = 50
+    devices: Devices = None
 
 
 @dataclass(frozen=True)
@@ -171,10 +174,8 @@ class WakeSleep:
             sleep.ridge,
             accepted,
         )
-        state = State(
-            model, gamma, theta_optimiser, gamma_optimiser, information, state.step + 1, counts
-        )
-        return state, info
+        gamma_and_theta = model, gamma, theta_optimiser, gamma_optimiser
+        return State(*gamma_and_theta, information, state.step + 1, counts), info
 
     def phases(
         self, state: State, x: PyTree, key: Key[Array, ""], condition: PyTree | None
@@ -248,8 +249,8 @@ class WakeSleep:
         n, held_out = self.settings.sleep_samples, self.settings.validation_samples
         if self.settings.adapt.anything:
             draws = simulate(model, key, n + held_out, condition)
-            sleep = jax.tree.map(lambda a: a[:n], draws)
-            return sleep, lambda: mend(jax.tree.map(lambda a: a[n:], draws))[0]
+            sleep = over_devices(jax.tree.map(lambda a: a[:n], draws))
+            return sleep, lambda: mend(over_devices(jax.tree.map(lambda a: a[n:], draws)))[0]
         sleep_key, validation_key = jax.random.split(key)
         sleep = simulate(model, sleep_key, n, condition)
         return sleep, lambda: draw(model, validation_key, held_out, condition)[0]

@@ -16,6 +16,7 @@ from alws.blocks import by_blocks
 from alws.gradient_models.distances import share_outside
 from alws.kernels import Kernel
 from alws.linear_algebra import Factor, factorise, solve
+from alws.sharding import over_devices
 
 
 class FeatureMap(eqx.Module):
@@ -95,7 +96,7 @@ def fit_features(
 
     Example: `fit_features(kernel, features, kernel.embed(x), ridge, intercept=True, draw_in=True)`.
     """
-    placed = by_blocks(features, embedded, ROWS)
+    placed = over_devices(by_blocks(features, embedded, ROWS))
     gram = placed.T @ placed
     if correction is not None:
         gram = gram + correction

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PyTree
 
 from alws.kernels import Kernel
 from alws.linear_algebra import Factor, factorise, solve
+from alws.sharding import over_devices
 
 
 class KernelRidge(eqx.Module):
@@ -52,7 +53,7 @@ class KernelRidge(eqx.Module):
         embedded = self.kernel.embed(x)
         kernel = self.kernel.calibrate(embedded)
         embedded = kernel.place(embedded)
-        gram = kernel.gram(embedded, embedded)
+        gram = over_devices(kernel.gram(embedded, embedded))
         ridge = jnp.exp(self.log_ridge).astype(gram.dtype)
         return FittedKernelRidge(
             kernel, embedded, gram, ridge, factorise(gram, ridge), self.intercept, self.draw_in

@@ -1,0 +1,112 @@
+"""Fits that `test_many_devices.py` runs in processes of their own: `python many_devices.py JOB`.
+
+JOB is JSON: a list of fits, each with the devices, the regression, the steps and where the result
+goes, and how to join other processes, if any.
+"""
+
+import json
+import os
+import signal
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import alws
+from alws.kernels import SquaredExponential
+from alws.model import simulate
+from alws.sharding import make_mesh, place, using
+
+
+class Line(eqx.Module):
+    """x_i = a_i z + noise, in three dimensions, in float64."""
+
+    slope: jax.Array
+    double = True
+
+    def sample(self, key):
+        normal = jax.random.normal(key, (4,))
+        return normal[0], self.slope * normal[0] + normal[1:]
+
+    def log_joint(self, z, x):
+        return -0.5 * z**2 - 0.5 * jnp.sum((x - self.slope * z) ** 2)
+
+
+REGRESSIONS = {
+    "exact": lambda: alws.KernelRidge(SquaredExponential()),
+    "nystrom": lambda: alws.Nystrom(SquaredExponential(), inducing=20),
+    "leverage": lambda: alws.Nystrom(SquaredExponential(), inducing=20, selection="leverage"),
+    "random features": lambda: alws.RandomFeatures(SquaredExponential(), frequencies=20),
+    "conjugate gradients": lambda: alws.ConjugateGradients(
+        SquaredExponential(), rank=16, tolerance=1e-8
+    ),
+}
+
+
+def data(number):
+    normal = np.random.default_rng(1).normal(size=(number, 4))
+    return np.array([1.0, -1.0, 2.0]) * normal[:, :1] + normal[:, 1:]
+
+
+def run(job):
+    def die(report):
+        if report.step == job.get("die_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    settings = alws.Settings(
+        REGRESSIONS[job.get("regression", "exact")](),
+        optimiser=optax.adam(0.05),
+        sleep_samples=job.get("sleep_samples", 64),
+        validation_samples=16,
+        natural_units=job.get("natural_units", False),
+        adapt=alws.Adapt() if job.get("adapt") else alws.ALWS_F,
+        measure_every=1,
+        devices=job["devices"],
+    )
+    result = alws.fit(
+        Line(jnp.array([0.5, 0.0, 0.5])),
+        data(job.get("data", 40)) + job.get("shift", 0.0),
+        key=jax.random.key(0, impl=job.get("impl", "threefry2x32")),
+        steps=job.get("steps", 4),
+        settings=settings,
+        batch_size=job.get("batch_size"),
+        checkpoint=job.get("checkpoint"),
+        checkpoint_every=job.get("checkpoint_every", 500),
+        resume=job.get("resume", False),
+        callbacks=[die, *map(alws.MetricsFile, job.get("metrics", []))],
+    )
+    leaves = jax.tree.leaves(eqx.filter(result.state, eqx.is_inexact_array))
+    values = [np.asarray(leaf).ravel() for leaf in leaves]
+    np.save(job["out"], np.concatenate([*values, *(result.metrics[m] for m in METRICS)]))
+
+
+def shares(number, out):
+    """How often the program of a simulation speaks of all draws, and of an eighth of them."""
+    mesh = make_mesh(8)
+    slope, key = place((jnp.ones(3), jax.random.key(0)), mesh)
+    with using(mesh):
+        draw = jax.jit(lambda slope, key: simulate(Line(slope), key, number))
+        text = draw.lower(slope, key).compile().as_text()
+    np.save(out, [text.count(f"[{number}"), text.count(f"[{number // 8}")])
+
+
+METRICS = ("objective", "gradient_norm", "held_out_r2", "outside", "effective_samples", "ridge")
+
+
+def main():
+    everything = json.loads(sys.argv[1])
+    if "join" in everything:
+        alws.distributed.start(**everything["join"])
+    if "rows" in everything:
+        alws.blocks.ROWS = everything["rows"]
+    if "shares" in everything:
+        shares(4096, everything["shares"])
+    for job in everything["fits"]:
+        run(job)
+
+
+if __name__ == "__main__":
+    main()
