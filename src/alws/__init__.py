@@ -22,6 +22,7 @@ from alws.gradient_models import (
     Nystrom,
     RandomFeatures,
 )
+from alws.importance import Importance
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sample
 from alws.numpyro_program import UnsupportedProgram
 from alws.posterior import Mode, expectation, posterior_mode
@@ -45,6 +46,7 @@ __all__ = [
     "EarlyStopping",
     "ExponentialFamilyModel",
     "Given",
+    "Importance",
     "Info",
     "Joint",
     "KernelRidge",
