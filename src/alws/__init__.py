@@ -21,12 +21,15 @@ from alws.gradient_models import (
     LinearReadout,
     Nystrom,
     RandomFeatures,
+    Reweighted,
 )
 from alws.importance import Importance
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sample
 from alws.numpyro_program import UnsupportedProgram
+from alws.over_dispersion import over_dispersed
 from alws.posterior import Mode, expectation, posterior_mode
 from alws.runtime import precision
+from alws.shift import DensityRatio, MeanMatching
 from alws.standard_errors import StandardErrors, standard_errors
 from alws.state_space import Given, StateSpace, sequences
 from alws.wake_sleep import Info, Settings, State, WakeSleep
@@ -41,6 +44,7 @@ __all__ = [
     "CheckpointError",
     "ConjugateGradients",
     "Cross",
+    "DensityRatio",
     "Diagnostics",
     "Draws",
     "EarlyStopping",
@@ -51,6 +55,7 @@ __all__ = [
     "Joint",
     "KernelRidge",
     "LinearReadout",
+    "MeanMatching",
     "MetricsFile",
     "Mode",
     "Model",
@@ -60,6 +65,7 @@ __all__ = [
     "RandomFeatures",
     "Report",
     "Result",
+    "Reweighted",
     "Settings",
     "StandardErrors",
     "State",
@@ -77,6 +83,7 @@ __all__ = [
     "likelihoods",
     "log_joint",
     "manifolds",
+    "over_dispersed",
     "posterior_mode",
     "precision",
     "sample",

@@ -30,6 +30,7 @@ from alws.diagnostics import effective_samples
 from alws.estimates import Estimate
 from alws.features import follow
 from alws.gradient_models.protocols import GradientModel, Smoother
+from alws.gradient_models.reweighted import fit_towards
 from alws.model import Draws, draw, log_joints, mend, simulate
 from alws.updates import select, update, value_and_gradient, value_if
 
@@ -180,13 +181,13 @@ class WakeSleep:
         self, state: State, x: PyTree, key: Key[Array, ""], condition: PyTree | None
     ) -> tuple["SleepResult", "WakeResult", Callable[[Any], Array]]:
         """Sleep, adapt and wake under one condition; J̄ as a function of θ comes back too."""
-        model, gamma = state.model, state.gradient_model
+        model, gamma, adapt = state.model, state.gradient_model, self.settings.adapt
 
         # Sleep phase: draw, and train the gradient model.
         raw, validation = self._draw(model, key, condition)
         sleep, replaced = mend(raw)
         smoother, to_gamma = eqx.filter_vjp(
-            lambda g: follow(hold_fixed(g, self.settings.adapt), model).fit(sleep.x), gamma
+            lambda g: fit_towards(follow(hold_fixed(g, adapt), model), sleep.x, x), gamma
         )
 
         # Sleep phase: score it on held-out samples, and the gradient of the score in γ.
