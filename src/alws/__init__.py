@@ -23,6 +23,7 @@ from alws.gradient_models import (
     RandomFeatures,
     Reweighted,
 )
+from alws.implicit import ImplicitNetwork
 from alws.importance import Importance
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sample
 from alws.numpyro_program import UnsupportedProgram
@@ -50,6 +51,7 @@ __all__ = [
     "EarlyStopping",
     "ExponentialFamilyModel",
     "Given",
+    "ImplicitNetwork",
     "Importance",
     "Info",
     "Joint",
