@@ -21,11 +21,16 @@ from alws.gradient_models import (
     LinearReadout,
     Nystrom,
     RandomFeatures,
+    Reweighted,
 )
+from alws.implicit import ImplicitNetwork
+from alws.importance import Importance
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sample
 from alws.numpyro_program import UnsupportedProgram
+from alws.over_dispersion import over_dispersed
 from alws.posterior import Mode, expectation, posterior_mode
 from alws.runtime import precision
+from alws.shift import DensityRatio, MeanMatching
 from alws.standard_errors import StandardErrors, standard_errors
 from alws.state_space import Given, StateSpace, sequences
 from alws.wake_sleep import Info, Settings, State, WakeSleep
@@ -40,15 +45,19 @@ __all__ = [
     "CheckpointError",
     "ConjugateGradients",
     "Cross",
+    "DensityRatio",
     "Diagnostics",
     "Draws",
     "EarlyStopping",
     "ExponentialFamilyModel",
     "Given",
+    "ImplicitNetwork",
+    "Importance",
     "Info",
     "Joint",
     "KernelRidge",
     "LinearReadout",
+    "MeanMatching",
     "MetricsFile",
     "Mode",
     "Model",
@@ -58,6 +67,7 @@ __all__ = [
     "RandomFeatures",
     "Report",
     "Result",
+    "Reweighted",
     "Settings",
     "StandardErrors",
     "State",
@@ -76,6 +86,7 @@ __all__ = [
     "likelihoods",
     "log_joint",
     "manifolds",
+    "over_dispersed",
     "posterior_mode",
     "precision",
     "sample",

@@ -7,12 +7,16 @@ import equinox as eqx
 import jax
 import optax
 
+CRITERIA = ("objective", "gradient")
 BANDWIDTH_NAMES = frozenset({"log_bandwidth", "log_weight"})
 
 
 @dataclass(frozen=True)
 class Adapt:
     """Adapt the bandwidth σ, the ridge λ and the weights of the features φ, from step `after` on.
+
+    γ goes down the held-out error of Ĵ, the paper's `criterion`, or with "gradient" down that of
+    its gradient in θ along some random `directions` (see `alws.held_out`).
 
     Example: `Adapt(ridge=False, after=3000)` adapts σ and φ once 3000 steps are done.
     """
@@ -22,8 +26,14 @@ class Adapt:
     features: bool = True
     after: int = 0
     learning_rate: float = 0.01
+    criterion: str = "objective"
+    directions: int = 1
 
     def __post_init__(self) -> None:
+        if self.criterion not in CRITERIA:
+            raise ValueError(f"`criterion` must be one of {CRITERIA}, got {self.criterion!r}.")
+        if self.directions < 1:
+            raise ValueError(f"`directions` must be at least 1, got {self.directions}.")
         if self.after < 0:
             raise ValueError(f"`after` must not be negative, got {self.after}.")
         if not self.learning_rate > 0:

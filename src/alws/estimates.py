@@ -103,23 +103,25 @@ class Cross(eqx.Module):
         self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
     ) -> Float[Array, ""]:
         """Σ_mn W_mn log p_θ(z_n, x*_m) / M."""
-        weights, x = held.rest
-        return self._sums(model, sleep, weights, x, condition).sum()
+        return self.sums(model, sleep, held, condition).sum()
 
     def predict(
         self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
     ) -> Float[Array, " points"]:
         """Σ_n W_mn log p(z_n, x_m)."""
-        return self._sums(model, sleep, smoother.weights(x), x, condition)
+        weights = smoother.weights(x)
+        return self.sums(model, sleep, Held(weights.mean(axis=0), (weights, x)), condition)
 
-    def _sums(
-        self, model: Any, sleep: Draws, weights: Array, x: PyTree, condition: PyTree | None
+    def sums(
+        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
     ) -> Float[Array, " points"]:
+        """Σ_n W_mn log p_θ(z_n, x_m) of every point, W and the points held."""
+
         def one(row: tuple[Array, PyTree]) -> Array:
             w, point = row
             return w @ jax.vmap(lambda z: log_joint(model, z, point, condition))(sleep.z)
 
-        return jax.lax.map(jax.checkpoint(one), (weights, x))
+        return jax.lax.map(jax.checkpoint(one), held.rest)
 
 
 class Natural(eqx.Module):

@@ -21,6 +21,7 @@ from alws import defaults
 from alws.checks import FEWEST_SLEEP_SAMPLES, at_least, check_data, check_log_joint, match_data
 from alws.features import follow
 from alws.gradient_models.protocols import GradientModel
+from alws.gradient_models.reweighted import fit_towards
 from alws.latent_checks import (
     bounded,
     match_conditions,
@@ -212,7 +213,7 @@ def _predict(
         owner = _flat([jnp.full(leaf.shape, i) for i, leaf in enumerate(jax.tree.leaves(one))])
         predicted = _best(regression, sleep, targets, validation, truth, owner, x)
     else:
-        predicted = regression.fit(sleep).predict(x, targets)
+        predicted = fit_towards(regression, sleep, x).predict(x, targets)
     return jax.vmap(partial(_unflat, one))(predicted)
 
 

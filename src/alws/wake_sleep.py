@@ -30,7 +30,9 @@ from alws.diagnostics import effective_samples
 from alws.estimates import Estimate
 from alws.features import follow
 from alws.gradient_models.protocols import GradientModel, Smoother
-from alws.model import Draws, draw, log_joints, mend, simulate
+from alws.gradient_models.reweighted import fit_towards
+from alws.held_out import held_out_error
+from alws.model import Draws, draw, mend, simulate
 from alws.sharding import Devices, over_devices
 from alws.updates import select, update, value_and_gradient, value_if
 
@@ -181,23 +183,22 @@ class WakeSleep:
         self, state: State, x: PyTree, key: Key[Array, ""], condition: PyTree | None
     ) -> tuple["SleepResult", "WakeResult", Callable[[Any], Array]]:
         """Sleep, adapt and wake under one condition; J̄ as a function of θ comes back too."""
-        model, gamma = state.model, state.gradient_model
+        model, gamma, adapt = state.model, state.gradient_model, self.settings.adapt
 
         # Sleep phase: draw, and train the gradient model.
         raw, validation = self._draw(model, key, condition)
         sleep, replaced = mend(raw)
         smoother, to_gamma = eqx.filter_vjp(
-            lambda g: follow(hold_fixed(g, self.settings.adapt), model).fit(sleep.x), gamma
+            lambda g: fit_towards(follow(hold_fixed(g, adapt), model), sleep.x, x), gamma
         )
 
         # Sleep phase: score it on held-out samples, and the gradient of the score in γ.
         def score(smoother: Smoother) -> tuple[Array, Array]:
-            held_out = validation()
-            truth = log_joints(model, held_out, condition)
-            predicted = self.estimate.predict(model, smoother, sleep, held_out.x, condition)
-            variance = jax.lax.stop_gradient(truth.var() + jnp.finfo(truth.dtype).tiny)
-            error = jnp.mean((predicted - truth) ** 2) / variance
-            return error, 1 - error
+            units, signs = natural_units.units(state.information), jax.random.fold_in(key, 2)
+            draws = (sleep, validation())
+            return held_out_error(
+                adapt, self.estimate, model, smoother, draws, condition, units, signs
+            )
 
         def with_gradient() -> tuple[Array, PyTree]:
             (_, r2), cotangent = eqx.filter_value_and_grad(score, has_aux=True)(smoother)
@@ -208,11 +209,11 @@ class WakeSleep:
             return value_if(measuring, lambda: score(smoother)[1]), nothing
 
         measuring = state.step % self.settings.measure_every == 0
-        if not self.settings.adapt.anything:
+        if not adapt.anything:
             r2, gamma_gradient = without_gradient()
-        elif self.settings.adapt.after > 0:
+        elif adapt.after > 0:
             r2, gamma_gradient = jax.lax.cond(
-                state.step >= self.settings.adapt.after, with_gradient, without_gradient
+                state.step >= adapt.after, with_gradient, without_gradient
             )
         else:
             r2, gamma_gradient = with_gradient()

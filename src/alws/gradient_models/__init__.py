@@ -7,6 +7,7 @@ from alws.gradient_models.linear_readout import FittedLinearReadout, LinearReado
 from alws.gradient_models.nystrom import Nystrom
 from alws.gradient_models.protocols import GradientModel, Smoother
 from alws.gradient_models.random_features import RandomFeatures
+from alws.gradient_models.reweighted import FittedReweighted, Reweighted, Scaled, fit_towards
 
 __all__ = [
     "ConjugateGradients",
@@ -15,10 +16,14 @@ __all__ = [
     "FittedFeatureRidge",
     "FittedKernelRidge",
     "FittedLinearReadout",
+    "FittedReweighted",
     "GradientModel",
     "KernelRidge",
     "LinearReadout",
     "Nystrom",
     "RandomFeatures",
+    "Reweighted",
+    "Scaled",
     "Smoother",
+    "fit_towards",
 ]

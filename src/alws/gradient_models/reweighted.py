@@ -1,0 +1,168 @@
+"""Ridge regression with weights on the sleep samples, for data that lie where these are rare:
+
+    min over f of Σ_n w_n (y_n − f(x_n))² + λ‖f‖²,   Ĵ(x*) = k*ᵀ S (S K S + λI)⁻¹ S y,  S = diag √w,
+
+which is the plain regression of √w y with the kernel √w k(x, x') √w', stable when weights are zero.
+So any regression with a kernel can be had with weights. The intercept is the weighted mean of the
+targets: Ĵ's weights sum to one, W + (1 − W1) w/Σw. Weights come from `alws.shift`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from alws.gradient_models.distances import share_outside
+from alws.gradient_models.kernel_ridge import KernelRidge
+from alws.gradient_models.nystrom import Nystrom, placed
+from alws.gradient_models.protocols import GradientModel, Smoother
+from alws.kernels import Kernel
+from alws.linear_algebra import Factor
+from alws.shift import Shift
+
+
+class Reweighted(eqx.Module):
+    """The parameters γ = (kernel, λ) of the regression, and where its weights come from.
+
+    `regression` makes the regression behind it: `KernelRidge`, or for instance
+    `partial(alws.Nystrom, inducing=300)`.
+
+    Example: `Reweighted(SquaredExponential(), by=alws.MeanMatching(), ridge=0.01)`.
+    """
+
+    regression: Any
+    by: Shift
+    intercept: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        by: Shift,
+        ridge: float = 0.01,
+        regression: Callable[..., GradientModel] = KernelRidge,
+        intercept: bool = True,
+        draw_in: bool = True,
+    ):
+        self.regression = regression(kernel, ridge=ridge, intercept=False, draw_in=draw_in)
+        if isinstance(self.regression, Nystrom) and self.regression.selection == "learnt":
+            raise ValueError(
+                "inducing points of a reweighted regression must be sleep samples, got "
+                '`selection="learnt"`: each has its sample\'s weight. Use `selection="leverage"`.'
+            )
+        self.by = by
+        self.intercept = intercept
+
+    def initialise(self, x: PyTree[Array]) -> "Reweighted":
+        """γ with the bandwidth set from a first batch of sleep observations."""
+        return eqx.tree_at(lambda g: g.regression, self, self.regression.initialise(x))
+
+    def fit(self, x: PyTree[Array]) -> "FittedReweighted":
+        """The regression with every weight one, for data like the sleep observations."""
+        gram = jax.eval_shape(lambda: self.regression.kernel(x, x))
+        return self.fit_weighted(x, jnp.ones(gram.shape[0], gram.dtype))
+
+    def fit_towards(self, x: PyTree[Array], data: PyTree[Array]) -> "FittedReweighted":
+        """The regression on sleep observations x with weights for these data, held constant."""
+        kernel, sleep = placed(self.regression.kernel, x)
+        points = kernel.place(kernel.embed(data))
+        if self.regression.draw_in:
+            points = kernel.draw_in(points, sleep)
+        arrays, rest = eqx.partition((kernel, sleep, points), eqx.is_array)
+        weights = self.by(*eqx.combine(jax.lax.stop_gradient(arrays), rest))
+        return self.fit_weighted(x, jax.lax.stop_gradient(weights))
+
+    def fit_weighted(self, x: PyTree[Array], weights: Float[Array, " sleep"]) -> "FittedReweighted":
+        """The regression with these weights, none of them negative, not all zero."""
+        kernel = Scaled(self.regression.kernel)
+        regression = eqx.tree_at(lambda r: r.kernel, self.regression, kernel)
+        root = jnp.sqrt(weights)
+        share = weights / weights.sum()
+        return FittedReweighted(regression.fit((x, root)), root, share, self.intercept)
+
+
+class Scaled(Kernel):
+    """k of two pairs (x, r): r k(x, x') r'.
+
+    Example: `Scaled(SquaredExponential())((x, root), (x, root))`.
+    """
+
+    kernel: Kernel
+
+    def embed(self, x: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+        return self.kernel.embed(x[0]), x[1]
+
+    def gram(self, a: tuple[PyTree, Array], b: tuple[PyTree, Array]) -> Float[Array, "n m"]:
+        return a[1][:, None] * self.kernel.gram(a[0], b[0]) * b[1]
+
+    def initialise(self, x: tuple[PyTree, Array]) -> "Scaled":
+        return Scaled(self.kernel.initialise(x[0]))
+
+    def calibrate(self, a: tuple[PyTree, Array]) -> "Scaled":
+        return Scaled(self.kernel.calibrate(a[0]))
+
+    def place(self, a: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+        return self.kernel.place(a[0]), a[1]
+
+    def draw_in(self, a: tuple[PyTree, Array], sleep: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+        return self.kernel.draw_in(a[0], sleep[0]), a[1]
+
+
+class FittedReweighted(eqx.Module):
+    """The regression on one set of sleep samples: a linear smoother, prediction = W·targets."""
+
+    plain: Any
+    root: Float[Array, " sleep"]
+    share: Float[Array, " sleep"]
+    intercept: bool = eqx.field(static=True)
+
+    @property
+    def factor(self) -> Factor:
+        """The factor of S K S + λI, or what stands for it."""
+        return self.plain.factor
+
+    def _pair(self, x: PyTree[Array]) -> tuple[PyTree, Array]:
+        return x, jnp.ones(jax.tree.leaves(x)[0].shape[0], self.root.dtype)
+
+    def weights(self, x: PyTree[Array]) -> Float[Array, "points sleep"]:
+        """W: how much each sleep sample counts for each point."""
+        plain = self.plain.weights(self._pair(x)) * self.root
+        if not self.intercept:
+            return plain
+        return plain + (1 - plain.sum(axis=1, keepdims=True)) * self.share
+
+    def predict(
+        self, x: PyTree[Array], targets: Float[Array, "sleep targets"]
+    ) -> Float[Array, "points targets"]:
+        """W·targets."""
+        mean = self.share @ targets if self.intercept else jnp.zeros(())
+        return self.plain.predict(self._pair(x), self.root[:, None] * (targets - mean)) + mean
+
+    def pull(
+        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
+    ) -> Float[Array, "sleep targets"]:
+        """Wᵀ·cotangents."""
+        plain = self.root[:, None] * self.plain.pull(self._pair(x), cotangents)
+        if not self.intercept:
+            return plain
+        return plain + self.share[:, None] * (cotangents.sum(axis=0) - plain.sum(axis=0))
+
+    def outside(self, x: PyTree[Array]) -> Float[Array, ""]:
+        """The share of points farther from the nearest sleep sample than 99 % of these are."""
+        kernel = self.plain.kernel.kernel
+        return share_outside(kernel, self.plain.embedded[0], kernel.place(kernel.embed(x)))
+
+
+def fit_towards(gradient_model: Any, x: PyTree[Array], data: PyTree[Array]) -> Smoother:
+    """The regression on sleep observations x, weighted for these data if it asks for them.
+
+    A gradient model that has `fit_towards(x, data)` asks for them; others have `fit(x)` alone.
+
+    Example: `smoother = fit_towards(gradient_model, sleep.x, data)`.
+    """
+    if hasattr(gradient_model, "fit_towards"):
+        return gradient_model.fit_towards(x, data)
+    return gradient_model.fit(x)

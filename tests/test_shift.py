@@ -1,0 +1,274 @@
+"""Weights for covariate shift against SciPy, known density ratios and weighted least squares."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exact import LinearGaussian
+from jax.flatten_util import ravel_pytree
+from scipy.optimize import minimize
+from scipy.stats import norm
+from sklearn.kernel_ridge import KernelRidge as Reference
+
+import alws
+from alws.gradient_models import Smoother, fit_towards
+from alws.kernels import SquaredExponential
+from alws.likelihoods import Gaussian
+from alws.shift import match_means, onto_box_and_mean
+
+
+@pytest.fixture
+def sleep(key):
+    return jax.random.normal(key, (200, 2))
+
+
+def reweighted(by=None, *, intercept=True, **options):
+    return alws.Reweighted(
+        SquaredExponential(bandwidth=1.5),
+        by=alws.MeanMatching() if by is None else by,
+        ridge=0.1,
+        intercept=intercept,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.3])
+def test_projection_is_the_nearest_point(slack, key):
+    v = np.asarray(3 * jax.random.normal(key, (6,)), np.float64)
+    found = onto_box_and_mean(jnp.asarray(v), 2.0, slack)
+    best = minimize(
+        lambda w: ((w - v) ** 2).sum(),
+        np.ones(6),
+        jac=lambda w: 2 * (w - v),
+        bounds=[(0, 2)] * 6,
+        constraints=[
+            {"type": "ineq", "fun": lambda w: slack - (w.mean() - 1)},
+            {"type": "ineq", "fun": lambda w: slack + (w.mean() - 1)},
+        ],
+        method="SLSQP",
+    )
+    np.testing.assert_allclose(found, best.x, atol=1e-4)
+    inside = jnp.array([0.5, 1.5, 1.0, 1.0, 0.8, 1.2])
+    np.testing.assert_allclose(onto_box_and_mean(inside, 2.0, slack), inside, atol=1e-5)
+
+
+def test_mean_matching_reaches_the_minimum_of_scipy(key):
+    x = jax.random.normal(key, (30, 1))
+    data = 1.0 + 0.5 * jax.random.normal(jax.random.key(1), (40, 1))
+    kernel = SquaredExponential(bandwidth=0.7)
+    gram, towards = kernel(x, x), kernel(x, data).mean(axis=1)
+    found = np.asarray(match_means(gram, towards, 4.0, 0.1, 500), np.float64)
+    k, t = np.asarray(gram, np.float64), np.asarray(towards, np.float64)
+
+    def value(w):
+        return w @ k @ w / 60 - t @ w
+
+    best = minimize(
+        value,
+        np.ones(30),
+        jac=lambda w: k @ w / 30 - t,
+        bounds=[(0, 4)] * 30,
+        constraints=[
+            {"type": "ineq", "fun": lambda w: 0.1 - (w.mean() - 1)},
+            {"type": "ineq", "fun": lambda w: 0.1 + (w.mean() - 1)},
+        ],
+        method="SLSQP",
+        options={"maxiter": 500, "ftol": 1e-10},
+    )
+    assert (found >= 0).all()
+    assert (found <= 4).all()
+    assert abs(found.mean() - 1) < 0.1 + 1e-4
+    assert value(found) - best.fun < 1e-4 * (value(np.ones(30)) - best.fun)
+
+
+def test_density_ratio_of_two_gaussians(key):
+    x = jax.random.normal(key, (2000, 1))
+    data = 0.7 + 0.7 * jax.random.normal(jax.random.key(1), (1000, 1))
+    true = norm(0.7, 0.7).logpdf(x[:, 0]) - norm(0, 1).logpdf(x[:, 0])
+    by, kernel = alws.DensityRatio(ridge=0.001), SquaredExponential(bandwidth=1.0)
+    found = np.asarray(by.log_ratio(kernel, x, data))
+    common = np.abs(x[:, 0] - 0.5) < 1.3
+    error = np.sqrt(((found - true)[common] ** 2).mean())
+    assert error < 0.25 * true[common].std(), error
+    weights = by(kernel, x, data)
+    assert np.corrcoef(weights, np.exp(true))[0, 1] > 0.97
+    assert float(weights.mean()) == pytest.approx(1, abs=1e-4)
+    assert float(weights @ x[:, 0]) / 2000 == pytest.approx(0.7, abs=0.1)
+
+
+@pytest.mark.parametrize("by", [alws.MeanMatching(), alws.DensityRatio()])
+def test_weights_are_near_one_where_data_and_model_agree(by, sleep):
+    data = jax.random.normal(jax.random.key(1), (500, 2))
+    weights = by(SquaredExponential(bandwidth=1.5), sleep, data)
+    assert float(jnp.sqrt(jnp.mean((weights - 1) ** 2))) < 0.6
+
+
+def test_prediction_is_that_of_scikit_learn_with_sample_weights(sleep, key):
+    y = jnp.stack([jnp.sin(sleep[:, 0]) + 5, sleep[:, 0] * sleep[:, 1]], axis=1)
+    weights = jnp.where(jnp.arange(200) % 4 == 0, 0.0, jnp.exp(sleep[:, 0]))
+    new = sleep[:20] * 0.9
+    fitted = reweighted(intercept=False).fit_weighted(sleep, weights)
+    kept = np.asarray(weights) > 0
+    reference = Reference(alpha=0.1, kernel="rbf", gamma=1 / (2 * 1.5**2))
+    reference.fit(np.asarray(sleep)[kept], np.asarray(y)[kept], np.asarray(weights)[kept])
+    np.testing.assert_allclose(fitted.predict(new, y), reference.predict(new), atol=5e-3)
+    assert jnp.all(fitted.weights(new)[:, ~kept] == 0)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_weights_predict_and_pull_are_one_linear_map(sleep, intercept, key):
+    data = sleep[:50] * 0.5 + 1
+    smoother = reweighted(intercept=intercept).fit_towards(sleep, data)
+    assert isinstance(smoother, Smoother)
+    weights = smoother.weights(data)
+    y = jax.random.normal(key, (200, 3))
+    np.testing.assert_allclose(smoother.predict(data, y), weights @ y, atol=1e-3)
+    for targets in (1, 60):
+        cotangents = jax.random.normal(key, (50, targets))
+        np.testing.assert_allclose(
+            smoother.pull(data, cotangents), weights.T @ cotangents, atol=1e-3
+        )
+    if intercept:
+        np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-4)
+
+
+def test_unit_weights_are_the_plain_regression(sleep):
+    data = sleep[:30] * 1.5
+    plain = alws.KernelRidge(SquaredExponential(bandwidth=1.5), ridge=0.1).fit(sleep)
+    fitted = reweighted().fit(sleep)
+    np.testing.assert_allclose(fitted.weights(data), plain.weights(data), atol=1e-4)
+    assert float(fitted.outside(data)) == pytest.approx(float(plain.outside(data)), abs=0.04)
+
+
+def test_other_regressions_agree_with_the_exact_one(sleep):
+    data = sleep[:40] * 0.5 + 1
+    exact = reweighted(alws.DensityRatio()).fit_towards(sleep, data).weights(data)
+    for regression in (
+        partial(alws.Nystrom, inducing=200),
+        partial(alws.ConjugateGradients, rank=60, tolerance=1e-5),
+    ):
+        other = reweighted(alws.DensityRatio(), regression=regression)
+        found = fit_towards(other, sleep, data).weights(data)
+        np.testing.assert_allclose(found, exact, atol=5e-3)
+
+
+class Factors(LinearGaussian):
+    """The exact model, which also says that its likelihood is Gaussian."""
+
+    def likelihood(self, z):
+        return Gaussian(self.loadings @ z + self.offset, jnp.exp(self.log_noise))
+
+
+def factors():
+    return Factors(jnp.array([[1.0], [0.5]]), jnp.zeros(2), jnp.full(2, -0.5))
+
+
+def gradient_error(gradient_model, data, model):
+    """Root mean square error over sleep sets, over the length of the exact gradient if not tiny."""
+
+    def flat(tree):
+        return ravel_pytree(eqx.filter(tree, eqx.is_inexact_array))[0]
+
+    @eqx.filter_jit
+    def one(model, key):
+        sleep = alws.draw(model, key, 300)[0]
+        smoother = fit_towards(gradient_model, sleep.x, data)
+        held = alws.Natural().hold(model, smoother, sleep, data, None)
+        objective = lambda m: alws.Natural().objective(m, sleep, held, None)  # noqa: E731
+        return flat(eqx.filter_grad(objective)(model))
+
+    exact = flat(eqx.filter_grad(lambda m: jax.vmap(m.log_marginal)(data).mean())(model))
+    errors = [jnp.sum((one(model, k) - exact) ** 2) for k in jax.random.split(jax.random.key(3), 8)]
+    return float(np.sqrt(np.mean(errors)) / max(1.0, float(jnp.linalg.norm(exact))))
+
+
+@pytest.mark.parametrize("by", [alws.MeanMatching(), alws.DensityRatio()])
+def test_weights_help_a_stiff_regression_where_data_lie_outside_and_not_inside(by, key):
+    def kernel():
+        return SquaredExponential(bandwidth=2.0, track=True)
+
+    plain = alws.KernelRidge(kernel(), ridge=1.0)
+    weighted = alws.Reweighted(kernel(), by=by, ridge=1.0)
+    outside = jnp.array([3.0, 1.5]) + 0.3 * jax.random.normal(key, (60, 2))
+    errors = [gradient_error(g, outside, factors()) for g in (weighted, plain)]
+    assert errors[0] < 0.8 * errors[1], errors
+    inside = alws.draw(factors(), key, 200)[0].x
+    errors = [gradient_error(g, inside, factors()) for g in (weighted, plain)]
+    assert 0.7 < errors[0] / errors[1] < 1.4, errors
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: alws.MeanMatching(most=1.0), "`most` must be greater than 1, got 1.0"),
+        (lambda: alws.MeanMatching(slack=-0.1), "`slack` must be at least 0"),
+        (lambda: alws.DensityRatio(ridge=0.0), "`ridge` must be positive, got 0.0"),
+        (
+            lambda: reweighted(regression=partial(alws.Nystrom, selection="learnt")),
+            "must be sleep samples",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+class Location(eqx.Module):
+    """x ~ N(mean, exp(2 log_scale)), z its noise."""
+
+    mean: jax.Array
+    log_scale: jax.Array
+
+    def sample(self, key):
+        z = jax.random.normal(key)
+        return z, self.mean + jnp.exp(self.log_scale) * z
+
+    def log_joint(self, z, x):
+        return norm_logpdf(x, self.mean, jnp.exp(self.log_scale))
+
+
+norm_logpdf = jax.scipy.stats.norm.logpdf
+
+
+def test_over_dispersed_start_reaches_the_data_and_no_farther(key):
+    data = 8 + jax.random.normal(key, (200,))
+    model = Location(jnp.array(0.0), jnp.array(0.0))
+    start = alws.over_dispersed(model, data, where=lambda m: m.log_scale, key=key)
+    scale = float(jnp.exp(start.log_scale))
+    # Data from 5.5 to 10.5: 500 draws reach them when their scale is a third to once as much.
+    assert 2 < scale < 10, scale
+    assert float(start.mean) == 0
+    draws = alws.draw(start, key, 500)[0]
+    regression = alws.KernelRidge(SquaredExponential())
+    assert float(regression.fit(draws.x).outside(data)) <= 0.05
+    narrower = eqx.tree_at(lambda m: m.log_scale, start, start.log_scale - 0.3)
+    draws = alws.draw(narrower, key, 500)[0]
+    assert float(regression.fit(draws.x).outside(data)) > 0.05
+
+
+def test_gradient_at_an_over_dispersed_start_is_better_where_data_lie_outside(key):
+    data = jnp.array([6.0, 3.0]) + 0.3 * jax.random.normal(key, (60, 2))
+    start = alws.over_dispersed(factors(), data, where=lambda m: m.log_noise, key=key)
+    regression = alws.KernelRidge(SquaredExponential(), ridge=0.01)
+    errors = [gradient_error(regression, data, model) for model in (start, factors())]
+    assert errors[0] < 0.5 * errors[1], errors
+
+
+def test_over_dispersed_leaves_a_model_that_covers_its_data(key):
+    model = Location(jnp.array(0.0), jnp.array(0.0))
+    data = 0.8 * jax.random.normal(key, (100,))
+    assert alws.over_dispersed(model, data, where=lambda m: m.log_scale, key=key) is model
+
+
+def test_over_dispersed_says_what_cannot_be_reached(key):
+    model = Location(jnp.array(0.0), jnp.array(0.0))
+    with pytest.raises(ValueError, match=r"100% of the data lie outside .* even with the scales 2"):
+        alws.over_dispersed(
+            model, jnp.full(20, 1e3), where=lambda m: m.log_scale, key=key, widen=2.0
+        )
+    with pytest.raises(ValueError, match="`where` must name floating-point arrays"):
+        alws.over_dispersed(model, jnp.zeros(20), where=lambda m: 1.0, key=key)
