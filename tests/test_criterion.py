@@ -81,6 +81,7 @@ def test_its_derivative_in_gamma_is_that_of_finite_differences(estimate, key):
             np.testing.assert_allclose(where(gradient), (moved[0] - moved[1]) / 2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", [alws.Joint(), alws.Natural()])
 def test_adaptation_on_the_gradient_lowers_it(estimate, key):
     """From a bandwidth twenty times too narrow, θ held, the criterion itself goes down."""

@@ -143,6 +143,7 @@ def test_unit_weights_are_the_plain_regression(sleep):
     assert float(fitted.outside(data)) == pytest.approx(float(plain.outside(data)), abs=0.04)
 
 
+@pytest.mark.slow
 def test_other_regressions_agree_with_the_exact_one(sleep):
     data = sleep[:40] * 0.5 + 1
     exact = reweighted(alws.DensityRatio()).fit_towards(sleep, data).weights(data)
@@ -250,6 +251,7 @@ def test_over_dispersed_start_reaches_the_data_and_no_farther(key):
     assert float(regression.fit(draws.x).outside(data)) > 0.05
 
 
+@pytest.mark.slow
 def test_gradient_at_an_over_dispersed_start_is_better_where_data_lie_outside(key):
     data = jnp.array([6.0, 3.0]) + 0.3 * jax.random.normal(key, (60, 2))
     start = alws.over_dispersed(factors(), data, where=lambda m: m.log_noise, key=key)

@@ -10,8 +10,7 @@ At θ_t, with sleep samples (z_n, x_n) ~ p_θt:
 The three share one set of sleep samples and one factorisation: θ moves with the γ that was just
 scored, and the new γ serves from the next step on.
 
-`init` and `step` are pure; `step` compiles once. A step whose gradient is not finite leaves θ and
-its optimiser as they were, and is counted.
+`init` and `step` are pure. A step whose gradient is not finite leaves θ as it was and is counted.
 """
 
 from collections.abc import Callable
