@@ -12,6 +12,7 @@ compared with those of simulations at the posterior mean.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -85,12 +86,13 @@ def simulate(
     return counts[BURN_IN:]
 
 
+@partial(jax.jit, static_argnames="times")
 def simulate_each(
     key: Key[Array, ""], log_parameters: Float[Array, "draws 6"], times: int = 180
 ) -> Float[Array, "draws times"]:
     """One sequence of counts for each set of parameters."""
     keys = jax.random.split(key, len(log_parameters))
-    return jax.jit(jax.vmap(lambda k, p: simulate(k, p, times)))(keys, log_parameters)
+    return jax.vmap(lambda k, p: simulate(k, p, times))(keys, log_parameters)
 
 
 def fit_k2(

@@ -66,7 +66,7 @@ def figure(
 def draw(
     axis: Axes,
     counts: Float[np.ndarray, " times"],
-    sequences: Float[Array | np.ndarray, "simulations times"],
+    sequences: Float[Array | np.ndarray, "simulations longer"],
     colour: str,
 ) -> None:
     """A few sequences, each in a shade of one colour, and the counts in black."""
