@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from alws.kernels import median_distance, squared_distances
+from alws.kernels import median_distance
+from alws.metrics.mmd import gaussian_mmd_squared
 
 
 class K2ABC(NamedTuple):
@@ -57,19 +58,10 @@ def k2_abc(
     """
     sigma = median_distance(data) if bandwidth is None else bandwidth
 
-    def gram(a: Array, b: Array) -> Array:
-        return jnp.exp(-squared_distances(a, b) / (2 * sigma**2))
-
-    def of_different(k: Array) -> Array:
-        return (k.sum() - jnp.trace(k)) / (k.shape[0] * (k.shape[0] - 1))
-
-    within_data = of_different(gram(data, data))
-
     def one(key: Key[Array, ""]) -> tuple[Array, Array]:
         prior_key, sample_key = jax.random.split(key)
         parameters = sample_prior(prior_key)
-        y = simulate(sample_key, parameters)
-        return parameters, within_data + of_different(gram(y, y)) - 2 * gram(y, data).mean()
+        return parameters, gaussian_mmd_squared(simulate(sample_key, parameters), data, sigma)
 
     keys = jax.random.split(key, number)
     return K2ABC(*jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=batch_size))(keys))

@@ -25,7 +25,12 @@ from alws.metrics.image_scores import (
 )
 from alws.metrics.lenet import LeNet, load_lenet, save_lenet, train_lenet
 from alws.metrics.matching import match_filters
-from alws.metrics.mmd import mmd_squared, mmd_two_sample_test
+from alws.metrics.mmd import (
+    gaussian_mmd_squared,
+    mmd_squared,
+    mmd_two_sample_test,
+    unbiased_mmd_squared,
+)
 from alws.metrics.paired import Paired, paired_tests
 from alws.metrics.relative_mmd import RelativeMMD, relative_mmd_test
 
@@ -48,6 +53,7 @@ __all__ = [
     "extract",
     "frechet_distance",
     "gaussian_frechet_distance",
+    "gaussian_mmd_squared",
     "image_scores",
     "importance_log_likelihood",
     "kernel_distance",
@@ -62,4 +68,5 @@ __all__ = [
     "relative_mmd_test",
     "save_lenet",
     "train_lenet",
+    "unbiased_mmd_squared",
 ]

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from alws.kernels import median_distance, squared_distances
+from alws.kernels import median_distance
+from alws.metrics.mmd import gaussian_mmd_squared
 
 PEAKS = (0.5, 1.5)
 """How far a peak must rise above its troughs, in standard deviations of the sequence."""
@@ -113,19 +114,10 @@ def window_mmd(
     The kernel is exp(−d²/2σ²), σ the median distance between windows of the data.
     """
     windows = _windows(counts, length)
-    variance = median_distance(windows) ** 2
-
-    def gram(a: Array, b: Array) -> Array:
-        return jnp.exp(-squared_distances(a, b) / (2 * variance))
-
-    def between_different(k: Array) -> Array:
-        return (k.sum() - jnp.trace(k)) / (k.shape[0] * (k.shape[0] - 1))
-
-    within_data = between_different(gram(windows, windows))
+    bandwidth = median_distance(windows)
 
     def one(sequence: Array) -> Array:
-        y = _windows(sequence, length)
-        return within_data + between_different(gram(y, y)) - 2 * gram(y, windows).mean()
+        return gaussian_mmd_squared(_windows(sequence, length), windows, bandwidth)
 
     return jax.lax.map(one, simulated)
 

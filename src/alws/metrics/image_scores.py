@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from alws.checks import at_least
 from alws.metrics.extractors import extract, extractor_name
+from alws.metrics.mmd import unbiased_mmd_squared
 
 
 class KernelDistance(NamedTuple):
@@ -83,11 +84,7 @@ def polynomial_mmd_squared(
     def gram(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a @ b.T / x.shape[1] + 1) ** 3
 
-    def within(a: np.ndarray) -> float:
-        k = gram(a, a)
-        return (k.sum() - np.trace(k)) / (len(a) * (len(a) - 1))
-
-    return float(within(x) + within(y) - 2 * gram(x, y).mean())
+    return float(unbiased_mmd_squared(gram(x, x), gram(y, y), gram(x, y)))
 
 
 def kernel_distance(

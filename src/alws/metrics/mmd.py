@@ -10,6 +10,36 @@ from jaxtyping import Array, Float
 from alws.kernels import median_distance, squared_distances
 
 
+def unbiased_mmd_squared(
+    xx: Float[Array | np.ndarray, "n n"],
+    yy: Float[Array | np.ndarray, "m m"],
+    xy: Float[Array | np.ndarray, "n m"],
+) -> Float[Array, ""] | np.floating:
+    """MMD² from the three Gram matrices, pairs of an observation with itself left out.
+
+    Example: `unbiased_mmd_squared(x @ x.T, y @ y.T, x @ y.T)` compares means.
+    """
+
+    def between_different(k: Array | np.ndarray) -> Array | np.floating:
+        return (k.sum() - k.trace()) / (k.shape[0] * (k.shape[0] - 1))
+
+    return between_different(xx) + between_different(yy) - 2 * xy.mean()
+
+
+def gaussian_mmd_squared(
+    x: Float[Array, "n d"], y: Float[Array, "m d"], bandwidth: Float[Array, ""] | float
+) -> Float[Array, ""]:
+    """The unbiased estimate of MMD² with the kernel exp(−d²/2σ²), for use in compiled code.
+
+    Example: `jax.vmap(lambda y: gaussian_mmd_squared(x, y, 1.0))(samples)`.
+    """
+
+    def gram(a: Array, b: Array) -> Array:
+        return jnp.exp(-squared_distances(a, b) / (2 * bandwidth**2))
+
+    return jnp.asarray(unbiased_mmd_squared(gram(x, x), gram(y, y), gram(x, y)))
+
+
 def mmd_squared(x: Float[Array, "n d"], y: Float[Array, "m d"], bandwidth: float) -> float:
     """The unbiased estimate of MMD² with the kernel exp(−d²/2σ²).
 
