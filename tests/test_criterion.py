@@ -114,3 +114,5 @@ def test_bad_criteria_are_refused():
         alws.Adapt(criterion="loss")
     with pytest.raises(ValueError, match="`directions` must be at least 1, got 0"):
         alws.Adapt(criterion="gradient", directions=0)
+    with pytest.raises(ValueError, match="`every` must be at least 1, got 0"):
+        alws.Adapt(every=0)

@@ -229,6 +229,15 @@ def test_adaptation_starts_after_the_given_step(data):
     assert ridges[7] != ridges[0]
 
 
+def test_adaptation_takes_every_so_many_steps(data):
+    settings = alws.Settings(adapt=alws.Adapt(after=2, every=3), sleep_samples=100, measure_every=1)
+    ridges = fit(data, steps=8, settings=settings).metrics["ridge"]
+    # γ moves at the end of steps 3 and 6, counted from 0, and is seen from the next one on.
+    assert len(set(ridges[:4])) == len(set(ridges[4:7])) == 1
+    assert ridges[3] != ridges[4]
+    assert ridges[6] != ridges[7]
+
+
 def test_penalty_weighs_the_same_whatever_the_batch(data):
     prior = lambda m: -0.5 * 1e4 * jnp.sum(m.means**2)  # noqa: E731
     settings = alws.Settings(optimiser=optax.sgd(0.01), sleep_samples=100)

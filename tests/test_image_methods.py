@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from alws import CheckpointError
+from alws.adaptation import Adapt
 from alws.baselines.sivi import SemiImplicit
 from alws.images import GRAPHS, METHODS, Amortised, Bounded, connected, convolutional, train
 from alws.images.adversarial import Adversarial
@@ -18,7 +19,7 @@ from alws.runtime import compiled
 SHAPE = (1, 8, 8)
 SMALL = {
     "ALWS-F": {"sleep_samples": 40},
-    "ALWS-A": {"sleep_samples": 40, "adapt_after": 1},
+    "ALWS-A": {"sleep_samples": 40, "adapt": Adapt(ridge=False, after=1)},
     "AL-P": {"particles": 3},
     "VAE": {},
     "VAE-SNF": {"vectors": 2, "steps": 2},

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import optax
+from jaxtyping import Array, Bool, Int
 
 CRITERIA = ("objective", "gradient")
 BANDWIDTH_NAMES = frozenset({"log_bandwidth", "log_weight"})
@@ -15,8 +16,10 @@ BANDWIDTH_NAMES = frozenset({"log_bandwidth", "log_weight"})
 class Adapt:
     """Adapt the bandwidth σ, the ridge λ and the weights of the features φ, from step `after` on.
 
-    γ goes down the held-out error of Ĵ, the paper's `criterion`, or with "gradient" down that of
-    its gradient in θ along some random `directions` (see `alws.held_out`).
+    γ takes a step at each so many (`every`) of θ's: it changes slowly, and its gradient can cost as
+    much as all the rest of a step. It goes down the held-out error of Ĵ, the paper's `criterion`,
+    or with "gradient" down that of Ĵ's gradient in θ along some random `directions` (see
+    `alws.held_out`).
 
     Example: `Adapt(ridge=False, after=3000)` adapts σ and φ once 3000 steps are done.
     """
@@ -25,6 +28,7 @@ class Adapt:
     ridge: bool = True
     features: bool = True
     after: int = 0
+    every: int = 1
     learning_rate: float = 0.01
     criterion: str = "objective"
     directions: int = 1
@@ -34,6 +38,8 @@ class Adapt:
             raise ValueError(f"`criterion` must be one of {CRITERIA}, got {self.criterion!r}.")
         if self.directions < 1:
             raise ValueError(f"`directions` must be at least 1, got {self.directions}.")
+        if self.every < 1:
+            raise ValueError(f"`every` must be at least 1, got {self.every}.")
         if self.after < 0:
             raise ValueError(f"`after` must not be negative, got {self.after}.")
         if not self.learning_rate > 0:
@@ -43,6 +49,18 @@ class Adapt:
     def anything(self) -> bool:
         """Whether anything is adapted at all."""
         return self.bandwidth or self.ridge or self.features
+
+    @property
+    def always(self) -> bool:
+        """Whether γ takes a step whenever θ does."""
+        return self.anything and self.after == 0 and self.every == 1
+
+    def due(self, step: Int[Array, ""]) -> Bool[Array, ""]:
+        """Whether γ takes a step at this one of θ's.
+
+        Example: `Adapt(after=10, every=5).due(15)` is true.
+        """
+        return (step >= self.after) & (step % self.every == 0)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:

@@ -142,10 +142,10 @@ class WakeSleep:
             state.gamma_optimiser,
             jax.tree.map(jnp.ones_like, sleep.gamma_gradient),
         )
-        if self.settings.adapt.anything and self.settings.adapt.after > 0:
-            started = state.step >= self.settings.adapt.after
-            gamma = select(started, gamma, state.gradient_model)
-            gamma_optimiser = select(started, gamma_optimiser, state.gamma_optimiser)
+        if self.settings.adapt.anything and not self.settings.adapt.always:
+            due = self.settings.adapt.due(state.step)
+            gamma = select(due, gamma, state.gradient_model)
+            gamma_optimiser = select(due, gamma_optimiser, state.gamma_optimiser)
 
         information = state.information
         if self.natural_units:
@@ -208,14 +208,13 @@ class WakeSleep:
             return value_if(measuring, lambda: score(smoother)[1]), nothing
 
         measuring = state.step % self.settings.measure_every == 0
-        if not adapt.anything:
-            r2, gamma_gradient = without_gradient()
-        elif adapt.after > 0:
-            r2, gamma_gradient = jax.lax.cond(
-                state.step >= adapt.after, with_gradient, without_gradient
-            )
-        else:
+        if adapt.always:
             r2, gamma_gradient = with_gradient()
+        elif adapt.anything:
+            due = adapt.due(state.step)
+            r2, gamma_gradient = jax.lax.cond(due, with_gradient, without_gradient)
+        else:
+            r2, gamma_gradient = without_gradient()
 
         # Wake phase: the weights of the sleep samples for the data, and J̄'s gradient in θ.
         held = jax.lax.stop_gradient(self.estimate.hold(model, smoother, sleep, x, condition))

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from alws.experiments.experiment import Claim, Experiment, Run, significant
-from alws.experiments.images import shifted
+from alws.experiments.images import DESK_ADAPTS, shifted
 from alws.experiments.images_claims import NAMES, listed, place_of
 from alws.images.curves import Compared, Score, compare
 from alws.images.graphs import GRAPHS
@@ -125,9 +125,9 @@ EXPERIMENT = Experiment(
             ("b-mnist", "mnist"),
             tuple(GRAPHS),
             ("ALWS-A",),
-            seconds=300.0,
+            seconds=100.0,
             sleep_samples=1000,
-            adapt_after=600,
+            **DESK_ADAPTS | {"adapt_after": 300},
             workers=2,
         ),
         "paper": Plan(

@@ -5,7 +5,8 @@ finished `samples.npz`, `samples.png` and `done.json`. Finished cells are not ru
 was stopped goes on from its checkpoint, and the seconds it has had count towards its budget. Time
 spent on scores, checkpoints and compilation is no part of the budget.
 
-With several workers each has one core to itself, so that all cells have the same machine.
+With several workers each has one core, so that all cells have the same machine, and its budget is
+that core's time: on a quiet machine the same as wall-clock time, on a busy one still fair.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The methods of §4.7, each a function from an architecture to a `Method`, with the paper's values.
 
     ALWS-F      kernel ridge regression on a fixed random projection to 300, λ = 0.1
-    ALWS-A      the same, projection and bandwidth adapted after `adapt_after` steps
+    ALWS-A      the same, projection and bandwidth adapted as `adapt` says
     AL-P        particles from a simulator in place of the regression
     VAE         Gaussian posterior                                     Adam 1e-3
     VAE-SNF     orthogonal Sylvester flow, 4 steps of 8 vectors        Adam 5e-4
@@ -32,6 +32,8 @@ from alws.images.protocol import Climbing, Method, Pair
 from alws.model import simulate
 
 Objective = tuple[Array, Array]
+PAPER_ADAPTS = Adapt(ridge=False, after=3000, learning_rate=1e-3)
+"""How the paper's ALWS-A adapts its kernel."""
 
 
 def alws_f(
@@ -44,12 +46,11 @@ def alws_f(
 def alws_a(
     architecture: Architecture,
     *,
-    adapt_after: int = 3000,
+    adapt: Adapt = PAPER_ADAPTS,
     sleep_samples: int = 2000,
     learning_rate: float = 1e-3,
 ) -> Amortised:
     """ALWS with an adapted kernel; 3000 steps are the paper's five epochs of 60,000 images."""
-    adapt = Adapt(ridge=False, after=adapt_after, learning_rate=1e-3)
     return Amortised("ALWS-A", architecture.start, adapt, sleep_samples, learning_rate)
 
 
@@ -179,6 +180,7 @@ METHODS: Mapping[str, Callable[..., Method]] = {
 
 __all__ = [
     "METHODS",
+    "PAPER_ADAPTS",
     "alws_a",
     "alws_f",
     "particle_learning",

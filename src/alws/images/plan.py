@@ -7,16 +7,17 @@ whatever the method's speed, and at even parts of the seconds.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from alws.adaptation import Adapt
 from alws.checks import at_least
 from alws.data.images import Images, Name
 from alws.images.amortised import Amortised
 from alws.images.encoders import connected, convolutional
 from alws.images.generators import Binary, Bounded, Output, Unbounded
 from alws.images.graphs import GRAPHS
-from alws.images.methods import METHODS
+from alws.images.methods import METHODS, PAPER_ADAPTS
 from alws.images.protocol import Method
 
 DATASETS: tuple[str, ...] = get_args(Name)
@@ -67,7 +68,10 @@ class Plan:
     hidden: int = 512
     width: int = 64
     sleep_samples: int = 2000
-    adapt_after: int = 3000
+    adapt_after: int = PAPER_ADAPTS.after
+    adapt_every: int = PAPER_ADAPTS.every
+    adapt_rate: float = PAPER_ADAPTS.learning_rate
+    adapt_criterion: str = PAPER_ADAPTS.criterion
     scored: int = 5000
     scored_slowly: int = 500
     first_mark: float = 0.25
@@ -96,12 +100,24 @@ class Plan:
             at_least(name, getattr(self, name), 10)
         at_least("time_marks", self.time_marks, 1)
         at_least("workers", self.workers, 1)
+        _ = self.adapt  # raises
         for cell in self.cells():
             if cell.generator in GRAPHS and not cell.method.startswith("ALWS"):
                 raise ValueError(
                     f"the graph {cell.generator!r} has bits among its latents, which only ALWS-F "
                     f"and ALWS-A can fit; got {cell.method}. Use the generators connected or dcgan."
                 )
+
+    @property
+    def adapt(self) -> Adapt:
+        """How ALWS-A adapts its kernel."""
+        return replace(
+            PAPER_ADAPTS,
+            after=self.adapt_after,
+            every=self.adapt_every,
+            learning_rate=self.adapt_rate,
+            criterion=self.adapt_criterion,
+        )
 
     def cells(self) -> tuple[Cell, ...]:
         """Every cell, the first seed of all of them first."""
@@ -174,7 +190,7 @@ def method_of(cell: Cell, plan: Plan, data: Images) -> Method:
     if cell.method.startswith("ALWS"):
         settings["sleep_samples"] = plan.sleep_samples
     if cell.method == "ALWS-A":
-        settings["adapt_after"] = plan.adapt_after
+        settings["adapt"] = plan.adapt
     method = METHODS[cell.method](architecture, **settings)
     if cell.generator not in GRAPHS:
         return method
