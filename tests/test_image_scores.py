@@ -260,3 +260,32 @@ def test_onnx_images_are_resized_and_rescaled(tmp_path, monkeypatch):
     assert network.name == "network"
     found = extract(network, np.full((5, 1, 32, 32), 0.75, np.float32), batch_size=2)
     np.testing.assert_allclose(found, [[0.5, 0.5, 1.0]] * 5, atol=1e-5)
+
+
+def test_onnx_network_run_by_its_own_runtime(tmp_path):
+    """A convolution and a mean over the image, written as a file, against the same in NumPy."""
+    pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
+    weight = np.random.default_rng(0).normal(size=(4, 3, 1, 1)).astype(np.float32)
+    values = {
+        name: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("images", ["n", 3, 8, 8]), ("features", ["n", 4, 1, 1]))
+    }
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Conv", ["images", "weight"], ["channels"]),
+            onnx.helper.make_node("GlobalAveragePool", ["channels"], ["features"]),
+        ],
+        "network",
+        [values["images"]],
+        [values["features"]],
+        [onnx.numpy_helper.from_array(weight, "weight")],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "net.onnx"
+    )
+    images = np.random.default_rng(1).uniform(size=(5, 3, 8, 8)).astype(np.float32)
+    found = extract(OnnxExtractor(tmp_path / "net.onnx", side=8, mean=0.5), images, batch_size=2)
+    expected = (images - 0.5).mean(axis=(2, 3)) @ weight[:, :, 0, 0].T
+    np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -1,0 +1,129 @@
+"""Seconds of training to the end of `desk` and of `paper`, for five experiments, as JSON.
+
+    python benchmarks/time_to_claim.py [--quick] [--experiments pinwheel ica]
+
+Of each fit of a preset some steps are timed, and the preset's number of steps is counted at that
+speed, so that the paper's hours need not be waited for; both presets run on today's code, the
+paper's with its numbers of samples and steps and its kernel. Rivals and figures are not counted.
+What quality `desk` ends with is in its claims (`docs/gallery`), of which the share that holds is
+given; the paper's settings are not run to their end, so theirs is not known from here.
+
+The `gradient` experiment has no fit. Its seconds are those of one estimate, and its error is that
+against the exact gradient, the root mean square over sleep sets and over three b.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gradient_error import DATA, NOISE, PLACES, exact_gradient
+
+import alws
+from alws.experiments import EXPERIMENTS
+from alws.experiments.experiment import Run
+from alws.experiments.gradient import TRUE_B, TRUE_NOISE, Toy, by_regression
+from alws.runtime import compiled, one_lapack_thread
+
+GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
+FITS = ("pinwheel", "ica", "ecology", "hodgkin-huxley")
+SETS = 20
+
+
+class Enough(Exception):
+    """Every fit of the experiment was timed."""
+
+
+@dataclass(frozen=True)
+class Timed(Run):
+    """A run whose every fit stops after some steps and is timed; `fits` is how many there are."""
+
+    fits: int = 1
+    most: int = 12
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def fit_arguments(self, name: str = "checkpoint", trace: Any = None) -> dict[str, Any]:
+        times: list[float] = []
+
+        def callback(report: alws.Report) -> bool:
+            jax.block_until_ready(report.model)
+            times.append(time.perf_counter())
+            if len(times) < self.most:
+                return False
+            best = float(np.min(np.diff(times)))
+            self.seconds[name] = best * report.steps
+            if len(self.seconds) == self.fits:
+                raise Enough
+            return True
+
+        return {"callbacks": [callback], "metrics_every": 1, "progress": False}
+
+
+def whole_fit(name: str, preset: str, most: int) -> float:
+    """Seconds of all the fits of a preset."""
+    experiment = EXPERIMENTS[name]
+    settings = experiment.settings(preset)
+    fits = 2 + len(settings.held_noise) if name == "ica" else 1
+    with tempfile.TemporaryDirectory() as directory:
+        run = Timed(Path(directory), 0, False, fits, most)
+        try:
+            experiment.run(settings, run)
+        except Enough:
+            return sum(run.seconds.values())
+    raise RuntimeError(f"{name} ended after {len(run.seconds)} of {fits} fits.")
+
+
+def estimate(preset: str, sets: int) -> tuple[float, float]:
+    """Seconds of one estimate of the gradient experiment, and its relative error."""
+    settings = EXPERIMENTS["gradient"].settings(preset)
+    x = alws.draw(Toy(jnp.array(TRUE_B), jnp.array(TRUE_NOISE)), jax.random.key(0), DATA)[0].x
+    noise = jnp.array(NOISE)
+    gradient = compiled(lambda b, key: by_regression(b, noise, x, key, settings))
+    jax.block_until_ready(gradient(jnp.array(PLACES[0]), jax.random.key(0)))
+    errors, times = [], []
+    for place in PLACES:
+        exact = np.asarray(exact_gradient(jnp.array(place), x))
+        for key in jax.random.split(jax.random.key(1), sets):
+            began = time.perf_counter()
+            found = np.asarray(gradient(jnp.array(place), key))
+            times.append(time.perf_counter() - began)
+            errors.append(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+    return min(times), float(np.sqrt(np.mean(np.square(errors))))
+
+
+def held(name: str) -> str:
+    claims = json.loads((GALLERY / name / "claims.json").read_text())
+    return f"{sum(claim['holds'] for claim in claims)} of {len(claims)}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few steps of each fit")
+    parser.add_argument("--experiments", nargs="+", default=["gradient", *FITS])
+    arguments = parser.parse_args()
+    most, sets = (3, 2) if arguments.quick else (12, SETS)
+    report = {}
+    with one_lapack_thread():
+        for name in arguments.experiments:
+            if name == "gradient":
+                (desk, error), (paper, paper_error) = (estimate(p, sets) for p in ("desk", "paper"))
+                quality = {"desk_error": round(error, 4), "paper_error": round(paper_error, 4)}
+            else:
+                desk, paper = (whole_fit(name, preset, most) for preset in ("desk", "paper"))
+                quality = {"claims_of_desk_that_hold": held(name)}
+            report[name] = {
+                "desk_seconds": round(desk, 3),
+                "paper_seconds": round(paper, 3),
+                "times_as_fast": round(paper / desk, 2),
+            } | quality
+            print(json.dumps({name: report[name]}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
