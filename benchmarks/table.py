@@ -103,12 +103,17 @@ def peak_lines(results):
 def measure(name, quick):
     """A row in this process. Other libraries are loaded without this one until memory is read."""
     if name == "pytorch":
-        from with_pytorch import ImageStep
+        import with_pytorch
+
+        step = with_pytorch.ImageStep()
     elif name == "scikit_learn":
-        from with_scikit_learn import ImageStep
+        import with_scikit_learn
+
+        step = with_scikit_learn.ImageStep()
     else:
-        from rows import ImageStep
-    step = ImageStep(name) if name in OURS else ImageStep()
+        import rows
+
+        step = rows.ImageStep(name)
     step()
     step()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -30,7 +30,8 @@ def weights(sleep, wake, bandwidth, ridge):
     wake = np.clip(wake, sleep.min(axis=0), sleep.max(axis=0))
     gamma = 0.5 / bandwidth**2
     regression = KernelRidge(alpha=ridge, kernel="rbf", gamma=gamma)
-    plain = regression.fit(sleep, rbf_kernel(sleep, wake, gamma=gamma)).dual_coef_.T
+    fitted = regression.fit(sleep, rbf_kernel(sleep, wake, gamma=gamma))
+    plain = np.asarray(fitted.dual_coef_).T
     return plain + (1 - plain.sum(axis=1, keepdims=True)) / plain.shape[1]
 
 
@@ -97,10 +98,10 @@ class ImageStep:
         return eqx.apply_updates(parameters, updates), state
 
     def __call__(self):
-        self.key, *numbers = self._draw(self.key)
-        settings = self.wake, self.bandwidth, RIDGE
+        self.key, z, noise = self._draw(self.key)
+        known = self.projection, z, noise, self.wake
         with self._threads():
-            gradient = image_gradient(*self.parameters, self.projection, *numbers, *settings)
+            gradient = image_gradient(*self.parameters, *known, self.bandwidth, RIDGE)
         self.parameters, self.state = self._update(self.parameters, gradient, self.state)
         jax.block_until_ready(eqx.filter(self.parameters, eqx.is_array))
 
