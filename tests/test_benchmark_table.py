@@ -91,7 +91,9 @@ def test_what_is_stored_is_read_again(tmp_path):
     assert baseline.load(path) is None
     runs = [{"exact": result(r)} for r in (2.0, 2.2, 2.1)]
     path.write_text(json.dumps(baseline.summarise(runs, "two cores")))
-    row = baseline.load(path)["rows"]["exact"]
+    found = baseline.load(path)
+    assert found is not None
+    row = found["rows"]["exact"]
     assert row["ratio"] == pytest.approx(2.1)
     assert row["spread"] == pytest.approx(0.1 / 2.1, abs=1e-4)
     path.write_text('{"format": 0}')
@@ -182,7 +184,8 @@ def test_pytorch_gives_our_gradient():
             linear.weight.data = torch.tensor(np.array(layer.weight))
             linear.bias.data = torch.tensor(np.array(layer.bias))
         noise = torch.tensor(np.array(model.log_noise), requires_grad=True)
-        theirs.backward(network, noise, *(torch.tensor(np.array(a)) for a in rest), 2.0, 0.1)
+        projection, z, draws, wake = (torch.tensor(np.array(a)) for a in rest)
+        theirs.backward(network, noise, projection, z, draws, wake, 2.0, 0.1)
         exact = of_image_step(model, *rest)
         np.testing.assert_allclose(-noise.grad, exact.log_noise, rtol=1e-8)
         for ours, linear in zip(exact.network.layers, network[::2], strict=True):
