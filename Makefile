@@ -27,8 +27,8 @@ slow: $(VENV)/ready  ## the tests that take minutes
 check: test  ## everything a change should pass, types included
 	$(BIN)/pyright
 
-bench: $(VENV)/ready  ## step times and efficiency, as JSON
-	$(BIN)/python benchmarks/step.py
+bench: $(VENV)/ready  ## one table of every method, and what is slower than the stored baseline
+	$(BIN)/python benchmarks/table.py $(BENCH)
 
 lock: $(VENV)/ready  ## pin the dependencies anew
 	$(BIN)/python -m pip install --quiet pip-tools

@@ -16,6 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from sizes import BATCH, FEATURES, HELD_OUT, HIDDEN, LATENT, PIXELS, RIDGE, SLEEP
 
 import alws
 from alws.features import Linear
@@ -24,8 +25,6 @@ from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
 from alws.problem import prepare
 from alws.runtime import compiled, one_lapack_thread
-
-LATENT, HIDDEN, PIXELS, FEATURES, SLEEP, BATCH, HELD_OUT = 16, 512, 1024, 300, 2000, 100, 200
 
 
 class Generator(eqx.Module):
@@ -117,7 +116,7 @@ def main():
     model = Generator(eqx.nn.MLP(LATENT, PIXELS, HIDDEN, 2, key=keys[0]), jnp.zeros(()))
     data = jax.random.normal(keys[1], (1000, PIXELS))
     features = Linear.random(keys[2], PIXELS, FEATURES, batch_norm=True)
-    gradient_model = alws.KernelRidge(SquaredExponential(features, track=False), ridge=0.1)
+    gradient_model = alws.KernelRidge(SquaredExponential(features, track=False), ridge=RIDGE)
     for name, adapt in (("fixed", alws.ALWS_F), ("adapted", alws.Adapt())):
         settings = alws.Settings(
             gradient_model,
