@@ -28,7 +28,7 @@ check: test  ## everything a change should pass, types included
 	$(BIN)/pyright
 
 bench: $(VENV)/ready  ## one table of every method, and what is slower than the stored baseline
-	$(BIN)/python benchmarks/table.py $(BENCH)
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/table.py $(BENCH)
 
 lock: $(VENV)/ready  ## pin the dependencies anew
 	$(BIN)/python -m pip install --quiet pip-tools

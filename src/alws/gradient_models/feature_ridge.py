@@ -66,7 +66,10 @@ class FittedFeatureRidge(eqx.Module):
     def pull(
         self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
     ) -> Float[Array, "sleep targets"]:
-        """Wᵀ·cotangents."""
+        """Wᵀ·cotangents. Solves for the fewer columns."""
+        points, targets = cotangents.shape
+        if targets >= points:
+            return self.weights(x).T @ cotangents
         plain = self.placed @ self._solve(self._place(x).T @ cotangents)
         if not self.intercept:
             return plain
