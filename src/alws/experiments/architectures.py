@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from alws.experiments.experiment import Claim, Experiment, Run, significant
-from alws.experiments.images import DESK_ADAPTS, shifted
+from alws.experiments.images import desk_adapts, shifted
 from alws.experiments.images_claims import NAMES, listed, place_of
 from alws.images.curves import Compared, Score, compare
 from alws.images.graphs import GRAPHS
@@ -127,7 +127,7 @@ EXPERIMENT = Experiment(
             ("ALWS-A",),
             seconds=100.0,
             sleep_samples=1000,
-            **DESK_ADAPTS | {"adapt_after": 300},
+            **desk_adapts(after=300),
             workers=2,
         ),
         "paper": Plan(

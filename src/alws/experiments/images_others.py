@@ -10,7 +10,7 @@ distance is too large for all methods alike, the kernel distance has no such bia
 from dataclasses import dataclass, replace
 
 from alws.experiments.experiment import Claim, Experiment, Run
-from alws.experiments.images import ALL, DESK_ADAPTS, run_plans, shifted
+from alws.experiments.images import ALL, desk_adapts, run_plans, shifted
 from alws.experiments.images_claims import Group, Groups, agreement_claim, lowest_claim
 from alws.images.plan import Plan
 
@@ -102,10 +102,10 @@ EXPERIMENT = Experiment(
             ("b-mnist", "mnist", "natural", "cifar-10", "celeba"),
             ("connected", "dcgan"),
             ALL,
-            seconds=60.0,
+            seconds=45.0,
             width=16,
             sleep_samples=1000,
-            **DESK_ADAPTS | {"adapt_after": 100},
+            **desk_adapts(after=100),
             annealed=50,
             workers=2,
         ),
