@@ -33,6 +33,7 @@ class Settings(Plan):
     """
 
     few: tuple[str, ...] = ("natural", "cifar-10", "celeba")
+    slow_first: float = 0.1
     slow_ratio: float = 4.0
 
     def parts(self) -> list[Plan]:
@@ -55,7 +56,7 @@ class Settings(Plan):
                     datasets=slow,
                     generators=("connected",),
                     methods=methods,
-                    first_mark=1.0,
+                    first_mark=self.slow_first,
                     mark_ratio=self.slow_ratio,
                     time_marks=2,
                 )
@@ -106,7 +107,9 @@ EXPERIMENT = Experiment(
             width=16,
             sleep_samples=1000,
             **desk_adapts(after=100),
-            annealed=50,
+            first_mark=0.05,
+            mark_ratio=2.0,
+            time_marks=2,
             workers=2,
         ),
         "paper": Settings(
