@@ -29,7 +29,6 @@ from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, sa
 from alws.numpyro_program import UnsupportedProgram
 from alws.over_dispersion import over_dispersed
 from alws.posterior import Mode, expectation, posterior_mode
-from alws.quasi_random import DrawsFromNormals
 from alws.runtime import precision
 from alws.shift import DensityRatio, MeanMatching
 from alws.standard_errors import StandardErrors, standard_errors
@@ -49,7 +48,6 @@ __all__ = [
     "DensityRatio",
     "Diagnostics",
     "Draws",
-    "DrawsFromNormals",
     "EarlyStopping",
     "ExponentialFamilyModel",
     "Given",

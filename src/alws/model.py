@@ -13,9 +13,7 @@ A model whose likelihood is an exponential family (§3.3 of the paper) gives ins
 - `sample_latent(key) -> z`, `log_prior(z) -> scalar` and `likelihood(z)`, an object of
   `alws.likelihoods`,
 
-and a conditional model takes one more positional argument, the condition, in each of these. A model
-that gives `normals` and `sample_from(u)` beside them can be drawn quasi-randomly: see
-`alws.quasi_random`.
+and a conditional model takes one more positional argument, the condition, in each of these.
 
 The functions below give every such model the same two verbs, `sample` and `log_joint`.
 """

@@ -19,7 +19,6 @@ from alws.checks import (
     match_data,
 )
 from alws.model import Draws
-from alws.quasi_random import check_quasi_random
 from alws.sharding import check_divides, place, using
 from alws.wake_sleep import Settings
 
@@ -86,10 +85,6 @@ def prepare(
         sleep_samples=settings.sleep_samples,
         validation_samples=settings.validation_samples,
     )
-    if settings.draws not in ("independent", "quasi-random"):
-        raise ValueError(
-            f'`draws` must be "independent" or "quasi-random", got {settings.draws!r}.'
-        )
     check_model(model)
     model = _strongly_typed(model)
     size = check_data(data)
@@ -109,8 +104,6 @@ def prepare(
         )
     condition = jax.tree.map(lambda c: c[0], conditions)
     data = match_data(model, data, key, condition)
-    if settings.draws == "quasi-random":
-        check_quasi_random(model, condition)
     model, key, condition = place((model, key, condition), mesh)
     with using(mesh):
         draws = check_log_joint(model, key, settings.sleep_samples, condition)

@@ -32,7 +32,6 @@ from alws.gradient_models.protocols import GradientModel, Smoother
 from alws.gradient_models.reweighted import fit_towards
 from alws.held_out import held_out_error
 from alws.model import Draws, draw, mend, simulate
-from alws.quasi_random import quasi_random
 from alws.sharding import Devices, over_devices
 from alws.updates import SleepResult, WakeResult, select, update, value_and_gradient, value_if
 
@@ -74,9 +73,9 @@ class Settings:
     """How to run the algorithm; `alws.fit` fills in what is left out to suit the problem.
 
     `sleep_samples` is N and `validation_samples` L of Algorithm 1; `theta_steps` are taken on each
-    sleep phase, its draws and weights held; `draws` are "independent" or "quasi-random" (see
-    `alws.quasi_random`); `natural_units` (see `alws.natural_units`) is on unless you give an
-    optimiser; `devices`, a number, "all" or a mesh, share the samples (see `alws.sharding`).
+    sleep phase, its draws and weights held; `natural_units` (see `alws.natural_units`) is on unless
+    you give an optimiser; `devices`, a number, "all" or a mesh, share the samples (see
+    `alws.sharding`).
 
     Example: `Settings(sleep_samples=2000, adapt=alws.ALWS_F, optimiser=optax.adam(1e-3))`.
     """
@@ -88,7 +87,6 @@ class Settings:
     validation_samples: int = 200
     adapt: Adapt = field(default_factory=Adapt)
     theta_steps: int = 1
-    draws: str = "independent"
     natural_units: bool | None = None
     measure_every: int = 50
     devices: Devices = None
@@ -252,13 +250,12 @@ class WakeSleep:
     ) -> tuple[Draws, Callable[[], Draws]]:
         """Sleep samples, and validation samples: at once when every step needs both."""
         n, held_out = self.settings.sleep_samples, self.settings.validation_samples
-        evenly = self.settings.draws == "quasi-random"
-        if self.settings.adapt.anything and not evenly:
+        if self.settings.adapt.anything:
             draws = simulate(model, key, n + held_out, condition)
             sleep = over_devices(jax.tree.map(lambda a: a[:n], draws))
             return sleep, lambda: mend(over_devices(jax.tree.map(lambda a: a[n:], draws)))[0]
         sleep_key, validation_key = jax.random.split(key)
-        sleep = (quasi_random if evenly else simulate)(model, sleep_key, n, condition)
+        sleep = simulate(model, sleep_key, n, condition)
         return sleep, lambda: draw(model, validation_key, held_out, condition)[0]
 
     def _phases_by_condition(
