@@ -19,11 +19,11 @@ Steps to a bar vary from seed to seed; the error of the gradient varies less. Fo
 it is the root mean square over sleep sets of ‖g − exact‖ in natural units, at the maximum (where
 the exact gradient is zero) and halfway to it from the start, where it is divided by ‖exact‖.
 
-On a busy machine, over three seeds: quasi-random draws gave gradients at the maximum with 0.55
-(factors) and 0.35 (mixture) of the error of independent ones, but took 146 steps to the bar of the
-mixture instead of 107. Antithetic draws, with 1.14 and 0.92 of the error, took 251 instead of 385
-and 109 instead of 107. Neither is in the library. Without the control variate it was 380 and 66
-steps; with 2 θ steps 477 and 144, with 4 of them 392 for the factors, with 8 never.
+On a busy machine, over three seeds, the factors and the mixture: quasi-random draws gave gradients
+at the maximum with 0.55 and 0.35 of the error of independent ones, but took 422 and 146 steps to
+the bar instead of 385 and 107. Antithetic draws, with 1.14 and 0.92 of the error, took 251 and 109.
+Neither is in the library. Without the control variate it was 380 and 66 steps; with 2 θ steps 477
+and 144, with 4 of them 392 for the factors, with 8 never.
 """
 
 import argparse
