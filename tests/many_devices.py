@@ -58,6 +58,7 @@ def run(job):
 
     settings = alws.Settings(
         REGRESSIONS[job.get("regression", "exact")](),
+        alws.Centred(alws.Joint(), points=24) if job.get("centred") else None,
         optimiser=optax.adam(0.05),
         sleep_samples=job.get("sleep_samples", 64),
         validation_samples=16,

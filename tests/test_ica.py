@@ -157,9 +157,9 @@ def test_centred_gradient_vanishes_at_the_truth():
     smooth = alws.KernelRidge(alws.kernels.SquaredExponential(bandwidth=3.0), ridge=1.0)
 
     def gradient(estimate, key):
-        sleep_key, data_key = jax.random.split(key)
+        sleep_key, data_key, fresh_key = jax.random.split(key, 3)
         sleep, data = (alws.draw(model, k, 60)[0] for k in (sleep_key, data_key))
-        held = estimate.hold(model, smooth.fit(sleep.x), sleep, data.x, None)
+        held = estimate.hold(model, smooth.fit(sleep.x), sleep, data.x, None, fresh_key)
         return jax.grad(lambda w: estimate.objective(with_weight(model, w), sleep, held, None))(
             model.weight
         )

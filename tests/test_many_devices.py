@@ -23,6 +23,7 @@ ONE, EIGHT = {"devices": None}, {"devices": 8}
 CASES = {
     "exact": {"regression": "exact"},
     "nystrom": {"regression": "nystrom", "data": 37},
+    "centred": {"regression": "exact", "centred": True},
     "random features": {"regression": "random features", "impl": "rbg", "batch_size": 24},
 }
 SLOW = {

@@ -15,7 +15,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.checks import at_least
@@ -39,10 +38,18 @@ class Centred(eqx.Module):
         self.points = points
 
     def hold(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self,
+        model: Any,
+        smoother: Smoother,
+        sleep: Draws,
+        x: PyTree,
+        condition: PyTree | None,
+        key: Key[Array, ""] | None = None,
     ) -> Held:
         """What the estimate holds for the data, and for fresh draws."""
-        fresh, _ = draw(model, _key_of(sleep), self.points, condition)
+        if key is None:
+            raise ValueError("`Centred.hold` must be given a key for its fresh draws, got None.")
+        fresh, _ = draw(model, key, self.points, condition)
         held = self.estimate.hold(model, smoother, sleep, x, condition)
         own = self.estimate.hold(model, smoother, sleep, fresh.x, condition)
         return Held(held.mean_weights, (held.rest, own))
@@ -61,9 +68,3 @@ class Centred(eqx.Module):
     ) -> Float[Array, " points"]:
         """As the estimate predicts."""
         return self.estimate.predict(model, smoother, sleep, x, condition)
-
-
-def _key_of(sleep: Draws) -> Key[Array, ""]:
-    """A key that differs from one set of sleep samples to the next: the bits of their sum."""
-    total = sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(sleep))
-    return jax.random.key(jax.lax.bitcast_convert_type(total, jnp.uint32))

@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from alws.blocks import by_blocks
 from alws.gradient_models.protocols import Smoother
@@ -36,9 +36,15 @@ class Estimate(Protocol):
     """A way to write J as a regression on sleep samples."""
 
     def hold(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self,
+        model: Any,
+        smoother: Smoother,
+        sleep: Draws,
+        x: PyTree,
+        condition: PyTree | None,
+        key: Key[Array, ""] | None = None,
     ) -> Held:
-        """The weights of the sleep samples for the wake batch x."""
+        """The weights of the sleep samples for the wake batch x; the key is for fresh draws."""
         ...
 
     def objective(
@@ -63,7 +69,13 @@ class Joint(eqx.Module):
     """Regress log p_θ(z_n, x_n) on x_n."""
 
     def hold(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self,
+        model: Any,
+        smoother: Smoother,
+        sleep: Draws,
+        x: PyTree,
+        condition: PyTree | None,
+        key: Key[Array, ""] | None = None,
     ) -> Held:
         """w̄ = Wᵀ1/M."""
         return Held(_mean_weights(smoother, x), None)
@@ -93,7 +105,13 @@ class Cross(eqx.Module):
     """
 
     def hold(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self,
+        model: Any,
+        smoother: Smoother,
+        sleep: Draws,
+        x: PyTree,
+        condition: PyTree | None,
+        key: Key[Array, ""] | None = None,
     ) -> Held:
         """W and the wake points."""
         weights = smoother.weights(x)
@@ -131,7 +149,13 @@ class Natural(eqx.Module):
     """
 
     def hold(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self,
+        model: Any,
+        smoother: Smoother,
+        sleep: Draws,
+        x: PyTree,
+        condition: PyTree | None,
+        key: Key[Array, ""] | None = None,
     ) -> Held:
         """Cotangents Wᵀs(X*)/M for η, w̄ = Wᵀ1/M for Ψ, and the mean of s for z-free leaves."""
         statistics, base = _statistics(model, sleep, x, condition)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from alws.checks import at_least
 from alws.estimates import Held
@@ -171,7 +171,13 @@ class ImplicitNetwork(eqx.Module):
         return plain + (cotangents.sum() - plain.sum()) / plain.shape[0]
 
     def hold(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self,
+        model: Any,
+        smoother: Smoother,
+        sleep: Draws,
+        x: PyTree,
+        condition: PyTree | None,
+        key: Key[Array, ""] | None = None,
     ) -> Held:
         """Train, then a for the mean over the wake batch, and Ĵ's mean."""
         targets = log_joints(model, sleep, condition)

@@ -18,7 +18,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from alws.estimates import Cross, Held
 from alws.gradient_models.protocols import Smoother
@@ -52,7 +52,13 @@ class Importance(eqx.Module):
         return jnp.exp(jnp.concatenate(swapped, axis=1)) / n
 
     def hold(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self,
+        model: Any,
+        smoother: Smoother,
+        sleep: Draws,
+        x: PyTree,
+        condition: PyTree | None,
+        key: Key[Array, ""] | None = None,
     ) -> Held:
         """w at θ_t and the wake points."""
         weights = self.weights(model, sleep, x, condition)

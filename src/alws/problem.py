@@ -94,11 +94,6 @@ def prepare(
             raise ValueError(
                 f"`conditions` must have one entry for each observation, {size}; got {given}."
             )
-        if settings.theta_steps > 1:
-            raise ValueError(
-                f"`theta_steps` must be 1 for a conditional model, got {settings.theta_steps}: "
-                "each condition has sleep samples of its own. Use a larger `batch_size` instead."
-            )
         conditions = jax.tree.map(jnp.asarray, conditions)
     if batch_size is None:
         batch_size = defaults.batch_size(size, conditional=conditions is not None)

@@ -1,15 +1,35 @@
-"""Small pieces of a step: J̄'s gradient, an update that can be refused, choices on the device."""
+"""Small pieces of a step: what its phases give, updates, J̄'s gradient, choices on the device."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from alws.model import Draws, splits
+
+
+class SleepResult(NamedTuple):
+    """What the sleep phase gives."""
+
+    gamma_gradient: PyTree
+    held_out_r2: Float[Array, ""]
+    ridge: Float[Array, ""]
+    escalations: Int[Array, ""]
+    replaced: Int[Array, ""]
+
+
+class WakeResult(NamedTuple):
+    """What the wake phase gives."""
+
+    gradient: PyTree
+    objective: Float[Array, ""]
+    outside: Float[Array, ""]
+    effective_samples: Float[Array, ""]
+    information: PyTree | None
 
 
 def update(

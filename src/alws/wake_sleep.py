@@ -26,14 +26,14 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from alws import natural_units
 from alws.adaptation import Adapt, hold_fixed
 from alws.diagnostics import effective_samples
-from alws.estimates import Estimate
+from alws.estimates import Estimate, Held
 from alws.features import follow
 from alws.gradient_models.protocols import GradientModel, Smoother
 from alws.gradient_models.reweighted import fit_towards
 from alws.held_out import held_out_error
 from alws.model import Draws, draw, mend, simulate
 from alws.sharding import Devices, over_devices
-from alws.updates import select, update, value_and_gradient, value_if
+from alws.updates import SleepResult, WakeResult, select, update, value_and_gradient, value_if
 
 
 class Counts(NamedTuple):
@@ -73,8 +73,9 @@ class Settings:
     """How to run the algorithm; `alws.fit` fills in what is left out to suit the problem.
 
     `sleep_samples` is N and `validation_samples` L of Algorithm 1; `theta_steps` are taken on each
-    sleep phase; `natural_units` (see `alws.natural_units`) is on unless you give an optimiser;
-    `devices`, a number, "all" or a mesh, share the samples (see `alws.sharding`).
+    sleep phase, its draws and weights held; `natural_units` (see `alws.natural_units`) is on unless
+    you give an optimiser; `devices`, a number, "all" or a mesh, share the samples (see
+    `alws.sharding`).
 
     Example: `Settings(sleep_samples=2000, adapt=alws.ALWS_F, optimiser=optax.adam(1e-3))`.
     """
@@ -131,9 +132,9 @@ class WakeSleep:
         """One iteration on a wake batch x, with one condition for each of its points if given."""
         model, gamma = state.model, state.gradient_model
         if conditions is None:
-            sleep, wake, objective = self.phases(state, x, key, None)
+            sleep, wake, kept = self.phases(state, x, key, None)
         else:
-            sleep, wake, objective = self._phases_by_condition(state, x, key, conditions)
+            sleep, wake, kept = self._phases_by_condition(state, x, key, conditions)
 
         gamma, gamma_optimiser, _ = update(
             self.settings.adapt.optimiser,
@@ -154,7 +155,7 @@ class WakeSleep:
         theta_optimiser, gradient, accepted = state.theta_optimiser, wake.gradient, jnp.array(True)
         for i in range(self.settings.theta_steps):
             if i > 0:
-                gradient = eqx.filter_grad(objective)(model)
+                gradient = eqx.filter_grad(self._objective)(model, kept, conditions)
             gradient = self._add_prior(model, gradient)
             model, theta_optimiser, fine = update(
                 self.optimiser, model, gradient, theta_optimiser, units
@@ -180,8 +181,8 @@ class WakeSleep:
 
     def phases(
         self, state: State, x: PyTree, key: Key[Array, ""], condition: PyTree | None
-    ) -> tuple["SleepResult", "WakeResult", Callable[[Any], Array]]:
-        """Sleep, adapt and wake under one condition; J̄ as a function of θ comes back too."""
+    ) -> tuple[SleepResult, WakeResult, tuple[Draws, Held]]:
+        """Sleep, adapt and wake under one condition; what J̄(θ) is made of comes back too."""
         model, gamma, adapt = state.model, state.gradient_model, self.settings.adapt
 
         # Sleep phase: draw, and train the gradient model.
@@ -217,9 +218,11 @@ class WakeSleep:
             r2, gamma_gradient = without_gradient()
 
         # Wake phase: the weights of the sleep samples for the data, and J̄'s gradient in θ.
-        held = jax.lax.stop_gradient(self.estimate.hold(model, smoother, sleep, x, condition))
+        hold_key = jax.random.fold_in(key, 3)
+        held = self.estimate.hold(model, smoother, sleep, x, condition, hold_key)
+        held = jax.lax.stop_gradient(held)
 
-        def objective(model: Any, draws: Draws = sleep) -> Array:
+        def objective(model: Any, draws: Draws) -> Array:
             return self.estimate.objective(model, draws, held, condition)
 
         value, gradient = value_and_gradient(objective, model, raw, sleep, replaced)
@@ -238,7 +241,7 @@ class WakeSleep:
                 effective_samples(held.mean_weights),
                 information,
             ),
-            objective,
+            (sleep, held),
         )
 
     def _draw(
@@ -256,20 +259,32 @@ class WakeSleep:
 
     def _phases_by_condition(
         self, state: State, x: PyTree, key: Key[Array, ""], conditions: PyTree
-    ) -> tuple["SleepResult", "WakeResult", Callable[[Any], Array]]:
+    ) -> tuple[SleepResult, WakeResult, Any]:
         """One gradient model per condition, one after the other; gradients averaged."""
         number = jax.tree.leaves(x)[0].shape[0]
 
-        def one(item: tuple[PyTree, PyTree, Array]) -> tuple["SleepResult", "WakeResult"]:
+        def one(item: tuple[PyTree, PyTree, Array]) -> tuple:
             point, condition, key = item
             batch = jax.tree.map(lambda a: a[None], point)
-            return self.phases(state, batch, key, condition)[:2]
+            sleep, wake, kept = self.phases(state, batch, key, condition)
+            return sleep, wake, kept if self.settings.theta_steps > 1 else None
 
-        results = jax.lax.map(one, (x, conditions, jax.random.split(key, number)))
-        sleep, wake = jax.tree.map(lambda a: a.mean(axis=0), results)
-        totals = jax.tree.map(jnp.sum, (results[0].escalations, results[0].replaced))
-        sleep = sleep._replace(escalations=totals[0], replaced=totals[1])
-        return sleep, wake, lambda model: wake.objective
+        sleep, wake, kept = jax.lax.map(one, (x, conditions, jax.random.split(key, number)))
+        totals = sleep.escalations.sum(), sleep.replaced.sum()
+        sleep, wake = jax.tree.map(lambda a: a.mean(axis=0), (sleep, wake))
+        return sleep._replace(escalations=totals[0], replaced=totals[1]), wake, kept
+
+    def _objective(
+        self, model: Any, kept: tuple[Draws, Held], conditions: PyTree | None
+    ) -> Float[Array, ""]:
+        """J̄(θ) on the draws and weights that were kept, its mean over conditions if any."""
+        if conditions is None:
+            return self.estimate.objective(model, *kept, None)
+
+        def one(item: tuple[Draws, Held, PyTree]) -> Array:
+            return self.estimate.objective(model, *item)
+
+        return jax.lax.map(jax.checkpoint(one), (*kept, conditions)).mean()
 
     def _add_prior(self, model: Any, gradient: PyTree) -> PyTree:
         """∇ of log p(θ)/n, n the size of the whole data set, whatever the batch."""
@@ -277,23 +292,3 @@ class WakeSleep:
             return gradient
         prior = eqx.filter_grad(self.log_prior)(model)
         return jax.tree.map(lambda g, p: g + p / self.data_size, gradient, prior)
-
-
-class SleepResult(NamedTuple):
-    """What the sleep phase gives."""
-
-    gamma_gradient: PyTree
-    held_out_r2: Float[Array, ""]
-    ridge: Float[Array, ""]
-    escalations: Int[Array, ""]
-    replaced: Int[Array, ""]
-
-
-class WakeResult(NamedTuple):
-    """What the wake phase gives."""
-
-    gradient: PyTree
-    objective: Float[Array, ""]
-    outside: Float[Array, ""]
-    effective_samples: Float[Array, ""]
-    information: PyTree | None
