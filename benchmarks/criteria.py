@@ -28,7 +28,7 @@ import optax
 import alws
 from alws.adaptation import ALWS_F, Adapt
 from alws.data import pinwheel
-from alws.experiments.pinwheel import Pinwheel, Settings, penalty
+from alws.experiments.pinwheel import EXPERIMENT, Pinwheel, penalty
 from alws.features import Standardise
 from alws.images.grid import run_cell
 from alws.images.plan import Cell, Plan
@@ -36,7 +36,7 @@ from alws.kernels import SquaredExponential
 
 CRITERIA = ("fixed", "objective", "gradient")
 DRAWS = 20_000
-SETTINGS = Settings()
+SETTINGS = EXPERIMENT.settings("desk")
 
 
 def mean_log_likelihood(model, data, key):
