@@ -125,9 +125,9 @@ EXPERIMENT = Experiment(
             ("b-mnist", "mnist"),
             tuple(GRAPHS),
             ("ALWS-A",),
-            seconds=100.0,
+            seconds=60.0,
             sleep_samples=1000,
-            **desk_adapts(after=300),
+            **desk_adapts(after=200),
             workers=2,
         ),
         "paper": Plan(

@@ -107,6 +107,7 @@ EXPERIMENT = Experiment(
             width=16,
             sleep_samples=1000,
             **desk_adapts(after=100),
+            scored_slowly=300,
             first_mark=0.05,
             mark_ratio=2.0,
             time_marks=2,
