@@ -6,6 +6,7 @@ from scipy.stats import spearmanr
 from alws.experiments import architectures, images_others
 from alws.experiments.images_claims import (
     agreement_claim,
+    both_claim,
     grouped,
     likelihood_claim,
     lowest_claim,
@@ -86,6 +87,12 @@ def test_claims_follow_from_the_curves():
     )
     (seconds,) = lowest_claim(group, groups[group], "seconds", "frechet", "paper")
     assert not seconds.holds
+    with_both = {"ALWS-F": cells[:1]} | groups[group]
+    (both,) = both_claim(group, with_both, "epochs", "frechet", "paper")
+    assert both.holds
+    assert "lower in 4 of 4 pairs: ALWS-F 40, VAE 60" in both.measured
+    assert not both_claim(group, with_both, "seconds", "frechet", "paper")[0].holds
+    assert both_claim(group, groups[group], "seconds", "frechet", "paper") == []
     (likelihood,) = likelihood_claim(group, groups[group])
     assert not likelihood.holds
     assert "VAE -4, ALWS-A -5" in likelihood.measured

@@ -26,6 +26,7 @@ from alws.experiments.experiment import Claim, Experiment, Run
 from alws.experiments.images_claims import (
     Groups,
     agreement_claim,
+    both_claim,
     grouped,
     likelihood_claim,
     lowest_claim,
@@ -89,6 +90,7 @@ def run(settings: Plan, run: Run) -> list[Claim]:
         for axis in ("epochs", "seconds"):
             for score in ("frechet", "kernel"):
                 claims += lowest_claim(group, cells, axis, score, PAPER[axis])
+                claims += both_claim(group, cells, axis, score, PAPER[axis])
     claims += particles_claim(groups) + agreement_claim(groups)
     for group, cells in groups.items():
         claims += likelihood_claim(group, cells)

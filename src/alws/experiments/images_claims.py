@@ -13,6 +13,7 @@ from alws.images.plan import WITHOUT_LIKELIHOOD
 
 NAMES = {"frechet": "Fréchet distance", "kernel": "kernel distance"}
 OURS = "ALWS-A"
+BOTH = ("ALWS-F", "ALWS-A")
 AGREE = 0.7
 """The rank correlation over methods from which two generators are said to agree."""
 
@@ -98,6 +99,29 @@ def lowest_claim(
             paper,
             measured,
             holds,
+        )
+    ]
+
+
+def both_claim(group: Group, cells: Cells, axis: Axis, score: Score, paper: str) -> list[Claim]:
+    """That ALWS-F and ALWS-A both have a lower median than every other method of likelihood."""
+    rivals = [name for name in likelihood_methods(cells) if name not in BOTH]
+    if not set(BOTH) <= set(cells) or not rivals:
+        return []
+    rows, lower = [], []
+    for rival in rivals:
+        for ours in BOTH:
+            found = compared(only(cells, ours, rival), axis, score).medians
+            lower.append(found[ours] < found[rival])
+            rows.append(f"{ours} {significant(found[ours])}, {rival} {significant(found[rival])}")
+    equal = "at equal epochs" if axis == "epochs" else "in equal time"
+    return [
+        Claim(
+            f"{group}: ALWS-F and ALWS-A both have a lower {NAMES[score]} than the other "
+            f"maximum-likelihood methods {equal}",
+            paper,
+            f"lower in {sum(lower)} of {len(lower)} pairs: " + "; ".join(rows),
+            all(lower),
         )
     ]
 
