@@ -1,6 +1,9 @@
 """Curves of image scores on made-up numbers: merging, comparison, and the claims made of them."""
 
+import time
+
 import numpy as np
+import pytest
 from scipy.stats import spearmanr
 
 from alws.experiments import architectures, images_others
@@ -12,9 +15,9 @@ from alws.experiments.images_claims import (
     lowest_claim,
     particles_claim,
 )
-from alws.images import Cell, Point, compare
+from alws.images import Cell, Point, compare, trainer
 from alws.images.curves import append_point, curve_of, read_points, score_at
-from alws.images.grid import Finished
+from alws.images.grid import Finished, write_table
 
 
 def points(epochs, seconds, frechet, kernel=None):
@@ -143,3 +146,22 @@ def test_agreement_is_the_rank_correlation():
     (worse,) = agreement_claim(grouped([*cells[:7], cells[7]._replace(curve=SLOW)]))
     assert not worse.holds
     assert agreement_claim(grouped(cells[:4])) == []
+
+
+def test_the_table_has_a_line_for_each_cell(tmp_path):
+    last = {"steps": 10, "epochs": 0.5, "seconds": 3.0, "frechet": None, "kernel": 1.25}
+    cells = [
+        finished("mnist", "VAE", SLOW, **last, kernel_error=0.5, log_likelihood=-4.0),
+        finished("mnist", "AL-P", OTHER, **last, kernel_error=0.5),
+    ]
+    write_table(cells, tmp_path / "scores.csv")
+    head, first, second = (tmp_path / "scores.csv").read_text().splitlines()
+    assert head.startswith("dataset,generator,method,seed,steps,epochs,seconds,frechet,kernel,")
+    assert first == "mnist,connected,VAE,0,10,0.5,3,,1.25,0.5,-4,"
+    assert second == "mnist,connected,AL-P,0,10,0.5,3,,1.25,0.5,,"
+
+
+@pytest.mark.parametrize(("cores", "clock"), [({3}, "process_time"), ({0, 1}, "perf_counter")])
+def test_a_process_held_to_one_core_counts_its_work(cores, clock, monkeypatch):
+    monkeypatch.setattr(trainer.os, "sched_getaffinity", lambda pid: cores, raising=False)
+    assert trainer._clock() is getattr(time, clock)

@@ -14,11 +14,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from alws.experiments.experiment import Claim, Experiment, Run, significant
+from alws.experiments.gallery import TABLE
 from alws.experiments.images import desk_adapts, shifted
 from alws.experiments.images_claims import NAMES, listed, place_of
 from alws.images.curves import Compared, Score, compare
 from alws.images.graphs import GRAPHS
-from alws.images.grid import Finished, mosaic, run_grid
+from alws.images.grid import Finished, mosaic, run_grid, write_table
 from alws.images.plan import Plan
 
 MOST = 1.5
@@ -95,6 +96,7 @@ def run(settings: Plan, run: Run) -> list[Claim]:
     for number, one in enumerate(finished, start=1):
         scores = {name: float(getattr(one.curve, name)[-1]) for name in NAMES}
         run.log(number, len(finished), **scores)
+    write_table(finished, run.directory / TABLE)
     run.save_figure(figure(finished, settings.datasets))
     claims = []
     for dataset in settings.datasets:

@@ -9,8 +9,12 @@ from alws.experiments.experiment import RunError
 START, END = "<!-- claims: start -->", "<!-- claims: end -->"
 
 
+TABLE = "scores.csv"
+"""What a comparison leaves beside figure and claims: a line for each of its runs."""
+
+
 def publish(directory: Path, gallery: Path) -> Path:
-    """Copy figure and claims of a finished desk run to `gallery/NAME/`."""
+    """Copy figure, claims and, if there is one, the table of a desk run to `gallery/NAME/`."""
     wanted = ("settings.json", "claims.json", "figure.png")
     missing = [name for name in wanted if not (directory / name).exists()]
     if missing:
@@ -25,6 +29,8 @@ def publish(directory: Path, gallery: Path) -> Path:
     target.mkdir(parents=True, exist_ok=True)
     for name in wanted[1:]:
         shutil.copyfile(directory / name, target / name)
+    if (directory / TABLE).exists():
+        shutil.copyfile(directory / TABLE, target / TABLE)
     return target
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from alws.experiments.experiment import Claim, Experiment, Run
+from alws.experiments.gallery import TABLE
 from alws.experiments.images_claims import (
     Groups,
     agreement_claim,
@@ -33,7 +34,7 @@ from alws.experiments.images_claims import (
     particles_claim,
 )
 from alws.experiments.images_figure import figure
-from alws.images.grid import run_grid
+from alws.images.grid import run_grid, write_table
 from alws.images.methods import METHODS
 from alws.images.plan import DATASETS, Plan
 
@@ -70,6 +71,7 @@ def run_plans(plans: list[Plan], run: Run) -> Groups:
         numbers.pop("steps")
         run.log(number, len(finished), **numbers)
     groups = grouped(finished)
+    write_table(finished, run.directory / TABLE)
     run.save_figure(figure(groups))
     return groups
 

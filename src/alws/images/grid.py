@@ -247,10 +247,24 @@ def mosaic(pictures: np.ndarray, columns: int) -> np.ndarray:
     return whole[:, :, 0] if channels == 1 else whole
 
 
+def write_table(finished: Sequence[Finished], path: Path) -> None:
+    """A line for each cell: what it is, its last scores, and its held-out likelihood if it has one.
+
+    Example: `write_table(run_grid([plan], directory), directory / "scores.csv")`.
+    """
+    likelihood = ("log_likelihood", "log_likelihood_error")
+    rows = [",".join(("dataset", "generator", "method", "seed", *Point._fields, *likelihood))]
+    for cell, _, _, summary in finished:
+        values = [summary.get(name) for name in (*Point._fields, *likelihood)]
+        numbers = ["" if value is None else f"{value:.6g}" for value in values]
+        rows.append(",".join((cell.dataset, cell.generator, cell.method, str(cell.seed), *numbers)))
+    _write(path, "\n".join(rows) + "\n")
+
+
 def _write(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".partial")
     temporary.write_text(text)
     os.replace(temporary, path)
 
 
-__all__ = ["Finished", "mosaic", "read_cell", "run_cell", "run_grid"]
+__all__ = ["Finished", "mosaic", "read_cell", "run_cell", "run_grid", "write_table"]
