@@ -2,8 +2,8 @@
 
     python benchmarks/step.py [--quick]
 
-The efficiency is (floating-point work / seconds) / peak, both the best of as many, timed in turn: on
-a shared machine the peak of one second can be half that of the next. The work counts matrix
+The efficiency is (floating-point work / seconds) / peak, both the best of as many, timed in turn,
+for on a shared machine the peak of one second can be half that of the next. The work is matrix
 products, factorisation and triangular solves; random numbers and exponentials come on top.
 """
 
