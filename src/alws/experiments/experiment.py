@@ -109,10 +109,10 @@ class Run:
         """Append a line to the run's metrics, for work that is not a fit."""
         MetricsFile(self.directory / "metrics.jsonl")(Report(step, steps, metrics, None))
 
-    def save_figure(self, figure: Figure) -> Path:
+    def save_figure(self, figure: Figure, dpi: int = 110) -> Path:
         """Save the run's figure."""
         path = self.directory / "figure.png"
-        figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
+        figure.savefig(path, dpi=dpi, bbox_inches="tight", metadata={"Software": None})
         return path
 
     def save_claims(self, claims: list[Claim]) -> Path:
