@@ -148,6 +148,23 @@ def test_agreement_is_the_rank_correlation():
     assert agreement_claim(grouped(cells[:4])) == []
 
 
+def test_methods_never_scored_at_the_same_epoch_are_said_to_be_so():
+    apart = curve_of(points([0.3], [10], [5]))
+    cells = [
+        finished("mnist", method, curve, generator)
+        for generator in ("connected", "dcgan")
+        for method, curve in (("ALWS-A", SLOW), ("VAE", QUICK), ("RWS", apart))
+    ]
+    groups = grouped(cells)
+    group = next(iter(groups))
+    (lowest,) = lowest_claim(group, groups[group], "epochs", "frechet", "paper")
+    assert not lowest.holds
+    assert "no epoch at which both it and RWS were scored" in lowest.measured
+    (agreement,) = agreement_claim(groups)
+    assert not agreement.holds
+    assert agreement.measured.startswith("not measured")
+
+
 def test_the_table_has_a_line_for_each_cell(tmp_path):
     last = {"steps": 10, "epochs": 0.5, "seconds": 3.0, "frechet": None, "kernel": 1.25}
     cells = [

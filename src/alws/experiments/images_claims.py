@@ -88,6 +88,8 @@ def lowest_claim(
         rows = [
             f"{significant(pair.medians[ours])} against {rival}'s "
             f"{significant(pair.medians[rival])} {place_of(pair)}"
+            if np.isfinite(pair.place)
+            else f"no epoch at which both it and {rival} were scored"
             for rival, pair in pairs.items()
         ]
         measured = f"median of {len(cells[ours])}: " + "; ".join(rows)
@@ -169,14 +171,23 @@ def agreement_claim(groups: Groups) -> list[Claim]:
         if both[0] is None or both[1] is None or len(set(both[0]) & set(both[1])) < 3:
             continue
         common = [name for name in both[0] if name in both[1]]
-        medians = [compared(cells, "epochs", "frechet").medians for cells in both if cells]
-        ranks = [rankdata([found[name] for name in common]) for found in medians]
+        found = [compared(only(cells, *common), "epochs", "frechet") for cells in both if cells]
+        claim = f"{dataset}: connected networks and the DCGAN agree on the order of the methods"
+        paper = (
+            "ALWS outperforms with both (bar: rank correlation of the Fréchet distances at equal "
+            f"epochs at least {AGREE:g})"
+        )
+        if not np.isfinite([one.place for one in found]).all():
+            measured = "not measured: no epoch at which all methods were scored with both"
+            claims.append(Claim(claim, paper, measured, False))
+            continue
+        medians = [one.medians for one in found]
+        ranks = [rankdata([one[name] for name in common]) for one in medians]
         correlation = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
         claims.append(
             Claim(
-                f"{dataset}: connected networks and the DCGAN agree on the order of the methods",
-                "ALWS outperforms with both (bar: rank correlation of the Fréchet distances at "
-                f"equal epochs at least {AGREE:g})",
+                claim,
+                paper,
                 f"rank correlation {significant(correlation, 2)}; connected: "
                 f"{listed(medians[0])}; DCGAN: {listed(medians[1])}",
                 bool(correlation >= AGREE),
