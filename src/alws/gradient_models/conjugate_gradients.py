@@ -25,6 +25,7 @@ from alws.gradient_models.distances import share_outside
 from alws.gradient_models.feature_ridge import ROWS
 from alws.gradient_models.nystrom import check_ridge, placed, whitened
 from alws.gradient_models.selection import check_number, check_selection, held, select_rows
+from alws.gradient_models.with_intercept import WithIntercept
 from alws.iterative import Preconditioner, Solution, conjugate_gradients, product, symmetric_product
 from alws.kernels import Kernel
 from alws.linear_algebra import Factor, factorise
@@ -100,19 +101,19 @@ class ConjugateGradients(eqx.Module):
         floor = jnp.maximum(spectrum[0], 100 * jnp.finfo(gram.dtype).eps * spectrum[-1])
         factor = factorise(gram, jnp.maximum(ridge.astype(gram.dtype), floor))
         return FittedConjugateGradients(
-            kernel,
-            embedded,
-            jnp.exp(self.log_ridge).astype(gram.dtype),
-            Preconditioner(basis, factor),
-            within.escalations,
-            self.tolerance,
-            self.most_iterations,
-            self.intercept,
-            self.draw_in,
+            kernel=kernel,
+            embedded=embedded,
+            ridge=jnp.exp(self.log_ridge).astype(gram.dtype),
+            preconditioner=Preconditioner(basis, factor),
+            raised=within.escalations,
+            tolerance=self.tolerance,
+            most_iterations=self.most_iterations,
+            intercept=self.intercept,
+            draw_in=self.draw_in,
         )
 
 
-class FittedConjugateGradients(eqx.Module):
+class FittedConjugateGradients(WithIntercept):
     """The regression on one set of sleep samples: a linear smoother, prediction = W·targets."""
 
     kernel: Kernel
@@ -158,36 +159,21 @@ class FittedConjugateGradients(eqx.Module):
         )
         return Solution(value, residual, iterations)
 
-    def _points(self, x: PyTree[Array]) -> PyTree[Array]:
-        points = self.kernel.place(self.kernel.embed(x))
-        return self.kernel.draw_in(points, self.embedded) if self.draw_in else points
+    def plain_weights(self, points: PyTree[Array]) -> Float[Array, "points sleep"]:
+        """W = k(X*, X)(K + λI)⁻¹, one solve column for each point."""
+        return self.solve(self.kernel.gram(self.embedded, points)).value.T
 
-    def weights(self, x: PyTree[Array]) -> Float[Array, "points sleep"]:
-        """W: how much each sleep sample counts for each point. One solve column for each point."""
-        plain = self.solve(self.kernel.gram(self.embedded, self._points(x))).value.T
-        if not self.intercept:
-            return plain
-        return plain + (1 - plain.sum(axis=1, keepdims=True)) / plain.shape[1]
-
-    def predict(
-        self, x: PyTree[Array], targets: Float[Array, "sleep targets"]
+    def plain_predict(
+        self, points: PyTree[Array], targets: Float[Array, "sleep targets"]
     ) -> Float[Array, "points targets"]:
-        """W·targets."""
-        mean = targets.mean(axis=0) if self.intercept else jnp.zeros(())
-        solved = self.solve(targets - mean).value
-        return product(self.kernel, self._points(x), self.embedded, solved) + mean
+        """k(X*, X)(K + λI)⁻¹·targets."""
+        return product(self.kernel, points, self.embedded, self.solve(targets).value)
 
-    def pull(
-        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
+    def plain_pull(
+        self, points: PyTree[Array], cotangents: Float[Array, "points targets"]
     ) -> Float[Array, "sleep targets"]:
-        """Wᵀ·cotangents: what the points ask of each sleep sample. Solves for the fewer columns."""
-        points, targets = cotangents.shape
-        if targets >= points:
-            return self.weights(x).T @ cotangents
-        plain = self.solve(product(self.kernel, self.embedded, self._points(x), cotangents)).value
-        if not self.intercept:
-            return plain
-        return plain + (cotangents.sum(axis=0) - plain.sum(axis=0)) / plain.shape[0]
+        """(K + λI)⁻¹ k(X, X*)·cotangents."""
+        return self.solve(product(self.kernel, self.embedded, points, cotangents)).value
 
     def outside(self, x: PyTree[Array]) -> Float[Array, ""]:
         """The share of points farther from the nearest sleep sample than 99 % of these are."""

@@ -9,11 +9,11 @@ intercept mean what they mean in `KernelRidge`. `Nystrom` and `RandomFeatures` d
 from abc import abstractmethod
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from alws.blocks import by_blocks
 from alws.gradient_models.distances import share_outside
+from alws.gradient_models.with_intercept import WithIntercept
 from alws.kernels import Kernel
 from alws.linear_algebra import Factor, factorise, solve
 from alws.sharding import over_devices
@@ -27,7 +27,7 @@ class FeatureMap(eqx.Module):
         """φ of every member of the batch."""
 
 
-class FittedFeatureRidge(eqx.Module):
+class FittedFeatureRidge(WithIntercept):
     """The regression on one set of sleep samples: a linear smoother, prediction = W·targets."""
 
     kernel: Kernel
@@ -40,40 +40,24 @@ class FittedFeatureRidge(eqx.Module):
     intercept: bool = eqx.field(static=True)
     draw_in: bool = eqx.field(static=True)
 
-    def _place(self, x: PyTree[Array]) -> Float[Array, "points features"]:
-        points = self.kernel.place(self.kernel.embed(x))
-        if self.draw_in:
-            points = self.kernel.draw_in(points, self.embedded)
-        return self.features(points)
-
     def _solve(self, b: Float[Array, "features targets"]) -> Float[Array, "features targets"]:
         return solve(self.covariance, self.ridge, self.factor, b)
 
-    def weights(self, x: PyTree[Array]) -> Float[Array, "points sleep"]:
-        """W = φ (ΦᵀΦ + λI)⁻¹ Φᵀ, and with an intercept + (1 − W1)/N."""
-        plain = (self.placed @ self._solve(self._place(x).T)).T
-        if not self.intercept:
-            return plain
-        return plain + (1 - plain.sum(axis=1, keepdims=True)) / plain.shape[1]
+    def plain_weights(self, points: PyTree[Array]) -> Float[Array, "points sleep"]:
+        """W = φ (ΦᵀΦ + λI)⁻¹ Φᵀ."""
+        return (self.placed @ self._solve(self.features(points).T)).T
 
-    def predict(
-        self, x: PyTree[Array], targets: Float[Array, "sleep targets"]
+    def plain_predict(
+        self, points: PyTree[Array], targets: Float[Array, "sleep targets"]
     ) -> Float[Array, "points targets"]:
-        """W·targets."""
-        mean = targets.mean(axis=0) if self.intercept else jnp.zeros(())
-        return self._place(x) @ self._solve(self.placed.T @ (targets - mean)) + mean
+        """φ (ΦᵀΦ + λI)⁻¹ Φᵀ·targets."""
+        return self.features(points) @ self._solve(self.placed.T @ targets)
 
-    def pull(
-        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
+    def plain_pull(
+        self, points: PyTree[Array], cotangents: Float[Array, "points targets"]
     ) -> Float[Array, "sleep targets"]:
-        """Wᵀ·cotangents. Solves for the fewer columns."""
-        points, targets = cotangents.shape
-        if targets >= points:
-            return self.weights(x).T @ cotangents
-        plain = self.placed @ self._solve(self._place(x).T @ cotangents)
-        if not self.intercept:
-            return plain
-        return plain + (cotangents.sum(axis=0) - plain.sum(axis=0)) / plain.shape[0]
+        """Φ (ΦᵀΦ + λI)⁻¹ φᵀ·cotangents."""
+        return self.placed @ self._solve(self.features(points).T @ cotangents)
 
     def outside(self, x: PyTree[Array]) -> Float[Array, ""]:
         """The share of points farther from the nearest sleep sample than 99 % of these are."""
@@ -105,13 +89,13 @@ def fit_features(
         gram = gram + correction
     ridge = ridge.astype(gram.dtype)
     return FittedFeatureRidge(
-        kernel,
-        features,
-        embedded,
-        placed,
-        gram,
-        ridge,
-        factorise(gram, ridge),
-        intercept,
-        draw_in,
+        kernel=kernel,
+        features=features,
+        embedded=embedded,
+        placed=placed,
+        covariance=gram,
+        ridge=ridge,
+        factor=factorise(gram, ridge),
+        intercept=intercept,
+        draw_in=draw_in,
     )

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from alws.gradient_models.with_intercept import WithIntercept
 from alws.kernels import Kernel
 from alws.linear_algebra import Factor, factorise, solve
 from alws.sharding import over_devices
@@ -56,11 +57,17 @@ class KernelRidge(eqx.Module):
         gram = over_devices(kernel.gram(embedded, embedded))
         ridge = jnp.exp(self.log_ridge).astype(gram.dtype)
         return FittedKernelRidge(
-            kernel, embedded, gram, ridge, factorise(gram, ridge), self.intercept, self.draw_in
+            kernel=kernel,
+            embedded=embedded,
+            gram=gram,
+            ridge=ridge,
+            factor=factorise(gram, ridge),
+            intercept=self.intercept,
+            draw_in=self.draw_in,
         )
 
 
-class FittedKernelRidge(eqx.Module):
+class FittedKernelRidge(WithIntercept):
     """The regression on one set of sleep samples: a linear smoother, prediction = W·targets."""
 
     kernel: Kernel
@@ -71,40 +78,24 @@ class FittedKernelRidge(eqx.Module):
     intercept: bool = eqx.field(static=True)
     draw_in: bool = eqx.field(static=True)
 
-    def _cross(self, x: PyTree[Array]) -> Float[Array, "sleep points"]:
-        points = self.kernel.place(self.kernel.embed(x))
-        if self.draw_in:
-            points = self.kernel.draw_in(points, self.embedded)
-        return self.kernel.gram(self.embedded, points)
-
     def _solve(self, b: Float[Array, "sleep targets"]) -> Float[Array, "sleep targets"]:
         return solve(self.gram, self.ridge, self.factor, b)
 
-    def weights(self, x: PyTree[Array]) -> Float[Array, "points sleep"]:
-        """W: how much each sleep sample counts for each point."""
-        plain = self._solve(self._cross(x)).T
-        if not self.intercept:
-            return plain
-        return plain + (1 - plain.sum(axis=1, keepdims=True)) / plain.shape[1]
+    def plain_weights(self, points: PyTree[Array]) -> Float[Array, "points sleep"]:
+        """W = k(X*, X)(K + λI)⁻¹."""
+        return self._solve(self.kernel.gram(self.embedded, points)).T
 
-    def predict(
-        self, x: PyTree[Array], targets: Float[Array, "sleep targets"]
+    def plain_predict(
+        self, points: PyTree[Array], targets: Float[Array, "sleep targets"]
     ) -> Float[Array, "points targets"]:
-        """W·targets."""
-        mean = targets.mean(axis=0) if self.intercept else jnp.zeros(())
-        return self._cross(x).T @ self._solve(targets - mean) + mean
+        """k(X*, X)(K + λI)⁻¹·targets."""
+        return self.kernel.gram(self.embedded, points).T @ self._solve(targets)
 
-    def pull(
-        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
+    def plain_pull(
+        self, points: PyTree[Array], cotangents: Float[Array, "points targets"]
     ) -> Float[Array, "sleep targets"]:
-        """Wᵀ·cotangents: what the points ask of each sleep sample. Solves for the fewer columns."""
-        points, targets = cotangents.shape
-        if targets >= points:
-            return self.weights(x).T @ cotangents
-        plain = self._solve(self._cross(x) @ cotangents)
-        if not self.intercept:
-            return plain
-        return plain + (cotangents.sum(axis=0) - plain.sum(axis=0)) / plain.shape[0]
+        """(K + λI)⁻¹ k(X, X*)·cotangents."""
+        return self._solve(self.kernel.gram(self.embedded, points) @ cotangents)
 
     def outside(self, x: PyTree[Array]) -> Float[Array, ""]:
         """The share of points farther from the nearest sleep sample than 99 % of these are.
