@@ -1,10 +1,13 @@
 """Seconds per step against the work it needs and the machine's own matrix-product peak, as JSON.
 
-    python benchmarks/step.py [--quick]
+    python benchmarks/step.py [--quick] [--small-pages]
 
 The efficiency is (floating-point work / seconds) / peak, both the best of as many, timed in turn,
 for on a shared machine the peak of one second can be half that of the next. The work is matrix
 products, factorisation and triangular solves; random numbers and exponentials come on top.
+
+It asks for large pages of memory, which must be done before Python starts, and so starts anew with
+`GLIBC_TUNABLES` set, unless that is set already; `docs/benchmarks.md` says what they are worth.
 """
 
 import argparse
@@ -26,7 +29,7 @@ from alws.fit import _advance, _choose, _start
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
 from alws.problem import prepare
-from alws.runtime import compiled, one_lapack_thread
+from alws.runtime import compiled, one_lapack_thread, use_large_pages
 
 
 class Generator(eqx.Module):
@@ -127,8 +130,12 @@ def work(adapted):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="three repeats instead of twelve")
-    repeats = 3 if parser.parse_args().quick else 12
+    parser.add_argument("--quick", action="store_true", help="three repeats instead of thirty")
+    parser.add_argument("--small-pages", action="store_true", help="memory as it comes")
+    arguments = parser.parse_args()
+    if not arguments.small_pages:
+        use_large_pages()
+    repeats = 3 if arguments.quick else 30
     report = {}
     keys = jax.random.split(jax.random.key(1), 3)
     model = Generator(eqx.nn.MLP(LATENT, PIXELS, HIDDEN, 2, key=keys[0]), jnp.zeros(()))
@@ -158,7 +165,7 @@ def main():
     report["peak_memory_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
     small = Small(jax.random.normal(keys[0], (10, 2)))
     x = alws.draw(small, keys[1], 500)[0].x
-    seconds, first = seconds_per_step(small, x, alws.Settings(), None, 3 * repeats)
+    seconds, first = seconds_per_step(small, x, alws.Settings(), None, 2 * repeats)
     report["small_adapted"] = {"seconds": round(seconds, 4), "first_step_seconds": round(first, 2)}
     print(json.dumps(report, indent=2))
 

@@ -161,7 +161,7 @@ def test_noise_and_smoothing_are_both_taken_out(fitted, factor, key):
     off = {}
     for ridge in (0.001, 3.0):
         plain = plain_errors(model, data, key, 500, ridge)
-        found = alws.standard_errors(fitted(model, 500, ridge), data, key=key)
+        found = alws.standard_errors(fitted(model, 500, ridge), data, key=key, phases=24)
         off[ridge] = np.log(plain / outer), np.log(flat(found.errors) / outer)
     assert off[0.001][0].min() < -0.2
     assert np.abs(off[0.001][1]).max() < 0.12

@@ -10,6 +10,7 @@ import pytest
 import alws
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
+from alws.runtime import compiled
 
 
 class Regression(eqx.Module):
@@ -51,10 +52,10 @@ def test_two_steps_on_one_sleep_phase_of_a_conditional_model(estimate, key):
     """θ goes up the mean over conditions of J̄, with the draws and weights of θ's first value."""
     result = fitted(estimate, 2, key)
     kept = []
-    for c, x, k in zip(
-        CONDITIONS, DATA, jax.random.split(jax.random.fold_in(key, 0), 3), strict=True
-    ):
-        sleep, _ = alws.draw(START, jax.random.split(k)[0], 60, c)
+    keys = compiled(lambda key: jax.random.split(jax.random.fold_in(key, 0), 3))(key)
+    draw = compiled(lambda key, c: alws.draw(START, jax.random.split(key)[0], 60, c)[0])
+    for c, x, k in zip(CONDITIONS, DATA, keys, strict=True):
+        sleep = draw(k, c)
         smoother = result.gradient_model.fit(sleep.x)
         kept.append((sleep, estimate.hold(START, smoother, sleep, x[None], c), c))
 

@@ -1,7 +1,7 @@
 """What runs beside a fit: a progress bar, a metrics file, early stopping, or a user's function.
 
-A callback is called with a `Report` every `metrics_every` steps; one that returns True stops the
-fit.
+A callback is called with a `Report` every `Settings.measure_every` steps; one that returns True
+stops the fit.
 """
 
 import json

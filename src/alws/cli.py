@@ -1,5 +1,6 @@
 """The command line: `alws list`, `run EXPERIMENT`, `resume DIR`, `bench images`, `lenet TASK`."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from alws.experiments.bench import bench_images
 from alws.experiments.gallery import publish, update_readme
 from alws.images.plan import DATASETS, GENERATORS
 from alws.metrics.lenet import LOADERS, save_lenet, train_lenet
+from alws.runtime import use_large_pages
 
 app = typer.Typer(
     help="Maximum likelihood for any latent-variable model that can be simulated.",
@@ -29,11 +31,22 @@ app.add_typer(bench, name="bench")
 console = Console()
 
 
+LONG = ("run", "resume", "bench")
+"""Commands whose work is worth a second start."""
+
+
+def main() -> None:
+    """The console script `alws`."""
+    if sys.argv[1:2] and sys.argv[1] in LONG:
+        use_large_pages()
+    app()
+
+
 @app.command("list")
 def list_experiments() -> None:
     """List the experiments."""
     for experiment in EXPERIMENTS.values():
-        console.print(f"{experiment.name:22}{experiment.title}", highlight=False)
+        console.print(f"{experiment.name:22}{experiment.title}", highlight=False, soft_wrap=True)
 
 
 @app.command("run")
@@ -76,7 +89,7 @@ def publish_run(
         "README.md"
     ),
 ) -> None:
-    """Copy a run's figure and claims to the gallery, and rebuild the README's claims table."""
+    """Copy a run's figure and claims to the gallery, and rebuild the tables of claims."""
     with _errors():
         publish(directory, gallery)
         update_readme(gallery, readme)
