@@ -45,6 +45,7 @@ from alws.runtime import compiled, one_lapack_thread  # noqa: E402
 from alws.sharding import make_mesh, place, using  # noqa: E402
 
 WAVES = 500
+SIZES = {"exact": (1000, 4000), "random features": (1000, 4000, 16_000)}
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f64": 8, "s64": 8, "u64": 8}
 COLLECTIVE = re.compile(
     r"= (\(?[^=]*?\)?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)"
@@ -126,7 +127,7 @@ def predicted(divided, repeated, exchange, devices, rate, bandwidth, latency):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="N = 1,000 only, two repeats")
-    parser.add_argument("--sizes", nargs="+", type=int, default=(1000, 4000))
+    parser.add_argument("--sizes", nargs="+", type=int, help="numbers of sleep samples")
     parser.add_argument("--gpu-peak", type=float, default=19.5e12, help="flop/s of one GPU")
     parser.add_argument("--gpu-bandwidth", type=float, default=300e9, help="bytes/s between GPUs")
     parser.add_argument("--gpu-latency", type=float, default=5e-6, help="s for each round")
@@ -151,8 +152,8 @@ def main():
         print(
             f"assumed {kind}: {rate:.3g} flop/s, {bandwidth:.3g} bytes/s, {latency:.1e} s a round"
         )
-    for name in ("exact", "random features"):
-        for sleep in (1000,) if chosen.quick else chosen.sizes:
+    for name, sizes in SIZES.items():
+        for sleep in sizes[:1] if chosen.quick else chosen.sizes or sizes:
             one, arguments = program(name, sleep, None)
             eight, _ = program(name, sleep, VIRTUAL)
             taken = seconds(one, arguments, 2 if chosen.quick else 5)

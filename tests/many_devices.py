@@ -18,7 +18,7 @@ import optax
 import alws
 from alws.kernels import SquaredExponential
 from alws.model import simulate
-from alws.sharding import make_mesh, place, using
+from alws.sharding import make_mesh, over_devices, place, using
 
 
 class Line(eqx.Module):
@@ -94,6 +94,22 @@ def shares(number, out):
     np.save(out, [text.count(f"[{number}"), text.count(f"[{number // 8}")])
 
 
+def exchanges(number, out):
+    """How many collectives the program of a regression has whose factor is made in blocks."""
+    mesh = make_mesh(8)
+    with using(mesh):
+
+        def weights(x, points):
+            x, points = over_devices((x, points))
+            smoother = alws.KernelRidge(SquaredExponential(), ridge=0.1).fit(x)
+            return smoother.weights(points)
+
+        arguments = place((jnp.ones((number, 3)), jnp.ones((16, 3))), mesh, divided=True)
+        text = jax.jit(weights).lower(*arguments).compile().as_text()
+    np.save(out, sum(text.count(f" {kind}(") for kind in COLLECTIVES))
+
+
+COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 METRICS = ("objective", "gradient_norm", "held_out_r2", "outside", "effective_samples", "ridge")
 
 
@@ -105,6 +121,7 @@ def main():
         alws.blocks.ROWS = everything["rows"]
     if "shares" in everything:
         shares(4096, everything["shares"])
+        exchanges(alws.linear_algebra.LARGE + 7, everything["exchanges"])
     for job in everything["fits"]:
         run(job)
 

@@ -95,7 +95,8 @@ def fits(tmp_path_factory):
         out = str(folder / f"from-{begun['devices']}.npy")
         jobs.append({**begun, **end, "steps": 4, "resume": True, "out": out})
     jobs.append({**JOINED, **ONE, "out": str(folder / "whole.npy")})
-    run({"fits": jobs, "shares": str(folder / "shares.npy")}, devices=8)
+    programs = {name: str(folder / f"{name}.npy") for name in ("shares", "exchanges")}
+    run({"fits": jobs, **programs}, devices=8)
     return folder
 
 
@@ -108,6 +109,11 @@ def test_each_device_simulates_its_own_share_only(fits):
     whole, share = np.load(fits / "shares.npy")
     assert whole == 0
     assert share > 0
+
+
+def test_a_factor_made_in_blocks_is_not_sent_about(fits):
+    """With the blocks divided among the devices there were a hundred and more."""
+    assert 0 < np.load(fits / "exchanges.npy") < 30
 
 
 @pytest.mark.parametrize("begun_on", [None, 8])

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from alws.sharding import on_every_device
+from alws.sharding import by_itself
 
 MOST_ESCALATIONS = 8
-LARGE, BLOCK = 1025, 256
+LARGE, BLOCK = 1025, 200
 """From how many rows on the factor is made in blocks, and the most rows of a block."""
 
 
@@ -33,9 +33,15 @@ class Factor(NamedTuple):
 
 
 def factorise(gram: Float[Array, "n n"], ridge: Float[Array, ""]) -> Factor:
-    """Cholesky factor of `gram + ridge·I`, with more ridge where that is not positive definite."""
+    """Cholesky factor of `gram + ridge·I`, with more ridge where that is not positive definite.
+
+    Every device makes it by itself: blocks that depend on one another are not worth sending about.
+    """
     gram, ridge = jax.lax.stop_gradient((gram, ridge.astype(gram.dtype)))
-    gram, ridge = on_every_device((gram, ridge))  # LAPACK does not divide its work
+    return by_itself(_factorise)(gram, ridge)
+
+
+def _factorise(gram: Float[Array, "n n"], ridge: Float[Array, ""]) -> Factor:
     floor = gram.shape[0] * jnp.finfo(gram.dtype).eps * jnp.abs(jnp.diagonal(gram)).max()
     nothing = Factor(gram, ridge, jnp.full((), -1))
 
@@ -68,7 +74,7 @@ def solve(
         return gram @ v + (ridge + extra) * v
 
     return jax.lax.custom_linear_solve(
-        product, b, lambda _, b: _substitute(factor.array, b), symmetric=True
+        product, b, lambda _, b: solve_factored(factor, b), symmetric=True
     )
 
 
@@ -77,7 +83,7 @@ def solve_factored(factor: Factor, b: Float[Array, "n targets"]) -> Float[Array,
 
     Example: `solve_factored(factorise(gram, ridge), b)`.
     """
-    return _substitute(factor.array, b)
+    return by_itself(_substitute)(factor.array, b)
 
 
 def _blocks(n: int) -> list[slice]:
@@ -115,7 +121,7 @@ def whiten(factor: Factor, b: Float[Array, "n targets"]) -> Float[Array, "n targ
     Example: `k @ whiten(factorise(gram, jitter), jnp.eye(n)).T` has rows whose inner products are
     k (gram + jitter·I)⁻¹ kᵀ.
     """
-    return _forward(factor.array, b)
+    return by_itself(_forward)(factor.array, b)
 
 
 def _substitute(

@@ -12,6 +12,7 @@ factorised (N×N in `KernelRidge`, m×m in the regressions that scale).
 The mesh is JAX's own context (`jax.set_mesh`). Without one, nothing here does anything.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -103,6 +104,20 @@ def on_every_device(tree: PyTree) -> PyTree:
     Example: `factorise(on_every_device(gram), ridge)`.
     """
     return _constrained(tree, lambda a, names: PartitionSpec())
+
+
+def by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` done by each device by itself on whole arrays, with no exchange on the way.
+
+    Left to itself the compiler would divide its work too, and send pieces about at every step of an
+    algorithm whose steps wait for one another.
+
+    Example: `by_itself(jnp.linalg.cholesky)(gram)`.
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return function
+    whole = PartitionSpec()
+    return jax.shard_map(function, in_specs=whole, out_specs=whole, check_vma=False)
 
 
 def place(tree: PyTree, mesh: Mesh | None, *, divided: bool = False) -> PyTree:
