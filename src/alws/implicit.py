@@ -9,9 +9,10 @@ so that w depends on θ through the targets. With ḡ = (1/M) Σ_m ∂f_w(x*_m)/
     ∇_θ (1/M) Σ_m f_w(x*_m) = −ḡᵀ H⁻¹ ∂²L/∂w∂θ = Σ_n a_n ∇_θ y_n,  a_n = ∂f_w(x_n)/∂w·(H + δI)⁻¹ḡ:
 
 once w is found, the network is a linear smoother near its own targets, with weights a_n that one
-solve gives for all data. The solve is by conjugate gradients on products H v; the damping δ, and
-stopping where the curvature is not positive, keep it stable where H is nearly singular or not
-positive, as it may be for a network. For f linear in w it is ridge regression.
+solve gives for all data. The solve is by conjugate gradients on products H v, damped by δ. The H of
+a network that is not at its minimum may not be positive; where the solve fails for that, the
+Gauss–Newton matrix Σ_n ∂f_w(x_n)/∂w ∂f_w(x_n)/∂wᵀ + λI, which is, stands in for it. For f linear in
+w both are the same, and the whole is ridge regression.
 """
 
 import math
@@ -29,8 +30,11 @@ from alws.checks import at_least
 from alws.estimates import Held
 from alws.features import Features, Identity
 from alws.gradient_models.protocols import Smoother
-from alws.iterative import conjugate_gradients
+from alws.iterative import Solution, conjugate_gradients
 from alws.model import Draws, log_joints
+
+SOLVED = 1e-3
+"""The relative residual up to which a solve has done its work."""
 
 
 class Trained(NamedTuple):
@@ -134,7 +138,7 @@ class ImplicitNetwork(eqx.Module):
             def curvature(v: Array) -> Array:
                 return pull(push(v))[0] + (self.ridge + damping) * v
 
-            tried = w - self._solve(curvature, gradient)
+            tried = w - self._solve(curvature, gradient).value[:, 0]
             new = objective(tried)
             better = new <= value
             damping = jnp.where(better, damping / 4, 10 * damping + 1e-3)
@@ -166,8 +170,18 @@ class ImplicitNetwork(eqx.Module):
         def hessian(v: Array) -> Array:
             return jax.jvp(gradient, (w,), (v,))[1] + self.damping * v
 
-        direction = self._solve(hessian, pullback(cotangents)[0])
-        plain = jax.jvp(lambda w: self._outputs(w, inputs), (w,), (direction,))[1]
+        _, push = jax.linearize(lambda w: self._outputs(w, inputs), w)
+        transposed = jax.linear_transpose(push, w)
+
+        def gauss_newton(v: Array) -> Array:
+            return transposed(push(v))[0] + (self.ridge + self.damping) * v
+
+        asked = pullback(cotangents)[0]
+        found = self._solve(hessian, asked)
+        found = jax.lax.cond(
+            found.residual[0] <= SOLVED, lambda: found, lambda: self._solve(gauss_newton, asked)
+        )
+        plain = push(found.value[:, 0])
         return plain + (cotangents.sum() - plain.sum()) / plain.shape[0]
 
     def hold(
@@ -221,9 +235,8 @@ class ImplicitNetwork(eqx.Module):
         errors = self._outputs(w, inputs) - standard
         return (errors @ errors + self.ridge * (w @ w)) / 2
 
-    def _solve(self, product: Callable[[Array], Array], b: Float[Array, " weights"]) -> Array:
+    def _solve(self, product: Callable[[Array], Array], b: Float[Array, " weights"]) -> Solution:
         tolerance = math.sqrt(jnp.finfo(b.dtype).eps) / 100
-        found = conjugate_gradients(
+        return conjugate_gradients(
             lambda v: product(v[:, 0])[:, None], b[:, None], lambda r: r, tolerance, self.iterations
         )
-        return found.value[:, 0]
