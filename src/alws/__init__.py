@@ -3,8 +3,13 @@
     result = alws.fit(model, data, key=jax.random.key(0), steps=2000)
     result.model
 
-See `alws.wake_sleep` for the algorithm, `alws.model` for what a model must give.
+See `alws.wake_sleep` for the algorithm, `alws.model` for what a model must give. `alws.data`,
+`alws.images`, `alws.layers` and `alws.metrics` are imported when they are first asked for.
 """
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from alws import distributed, features, gradient_models, kernels, likelihoods, manifolds
 from alws.adaptation import ALWS_A, ALWS_F, Adapt
@@ -35,7 +40,19 @@ from alws.standard_errors import StandardErrors, standard_errors
 from alws.state_space import Given, StateSpace, sequences
 from alws.wake_sleep import Info, Settings, State, WakeSleep
 
+if TYPE_CHECKING:
+    from alws import data, images, layers, metrics
+
 __version__ = "0.1.0"
+LATER = ("data", "images", "layers", "metrics")
+"""Subpackages that a fit does not need."""
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in LATER:
+        return import_module(f"alws.{name}")
+    raise AttributeError(f"module 'alws' has no attribute {name!r}")
+
 
 __all__ = [
     "ALWS_A",
@@ -74,6 +91,7 @@ __all__ = [
     "StateSpace",
     "UnsupportedProgram",
     "WakeSleep",
+    "data",
     "direct_gradients",
     "distributed",
     "draw",
@@ -82,10 +100,13 @@ __all__ = [
     "fit",
     "from_numpyro",
     "gradient_models",
+    "images",
     "kernels",
+    "layers",
     "likelihoods",
     "log_joint",
     "manifolds",
+    "metrics",
     "over_dispersed",
     "posterior_mode",
     "precision",
