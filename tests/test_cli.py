@@ -108,7 +108,9 @@ def test_gallery_and_readme_table(tmp_path):
     readme.write_text(f"before\n{gallery.START}\nformer\n{gallery.END}\nafter\n")
     gallery.update_readme(shown, readme)
     text = readme.read_text()
-    assert "a \\| b | 1 | 2 | **no** |" in text
+    assert f"| [pinwheel]({shown.as_posix()}/pinwheel) | 0 of 1 | a \\| b |" in text
+    whole = (shown / "README.md").read_text()
+    assert "| [pinwheel](pinwheel) | a \\| b | 1 | 2 | **no** |" in whole
     assert "former" not in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")

@@ -1,14 +1,17 @@
-"""The gallery: figure and claims of each experiment's last `desk` run, and the README's table."""
+"""The gallery: figure and claims of each experiment's last `desk` run, and tables of the claims."""
 
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from alws.experiments.experiment import RunError
 
 START, END = "<!-- claims: start -->", "<!-- claims: end -->"
+HEAD = """# Claims
 
-
+Every claim against the last `desk` run of its experiment; `alws publish` writes this page.
+"""
 TABLE = "scores.csv"
 """What a comparison leaves beside figure and claims: a line for each of its runs."""
 
@@ -35,22 +38,41 @@ def publish(directory: Path, gallery: Path) -> Path:
 
 
 def claims_table(gallery: Path) -> str:
-    """A Markdown table of every claim in the gallery."""
+    """A Markdown table of every claim in the gallery, with links from the gallery's own folder."""
     rows = ["| experiment | claim | paper | measured | holds |", "|---|---|---|---|---|"]
-    for path in sorted(gallery.glob("*/claims.json")):
-        name = path.parent.name
-        for claim in json.loads(path.read_text()):
-            cells = [claim["claim"], claim["paper"], claim["measured"]]
-            cells = [str(cell).replace("|", "\\|") for cell in cells]
+    for name, claims in _all_claims(gallery).items():
+        for claim in claims:
+            cells = " | ".join(_cell(claim[key]) for key in ("claim", "paper", "measured"))
             holds = "yes" if claim["holds"] else "**no**"
-            rows.append(f"| [{name}]({path.parent.as_posix()}) | {' | '.join(cells)} | {holds} |")
+            rows.append(f"| [{name}]({name}) | {cells} | {holds} |")
+    return "\n".join(rows)
+
+
+def summary_table(gallery: Path) -> str:
+    """A Markdown table with a row for each experiment: how many claims hold, and which do not."""
+    rows = ["| experiment | claims that hold | what does not hold |", "|---|---|---|"]
+    for name, claims in _all_claims(gallery).items():
+        failed = [_cell(claim["claim"]) for claim in claims if not claim["holds"]]
+        link = f"[{name}]({gallery.as_posix()}/{name})"
+        held = f"{len(claims) - len(failed)} of {len(claims)}"
+        rows.append(f"| {link} | {held} | {'; '.join(failed)} |")
     return "\n".join(rows)
 
 
 def update_readme(gallery: Path, readme: Path) -> None:
-    """Put the claims table between the README's two markers."""
+    """Put the summary between the README's two markers, and the whole table into the gallery's."""
     text = readme.read_text()
     if START not in text or END not in text:
         raise RunError(f"{readme} must hold the lines {START} and {END} around the table.")
     before, after = text.split(START)[0], text.split(END)[1]
-    readme.write_text(f"{before}{START}\n{claims_table(gallery)}\n{END}{after}")
+    readme.write_text(f"{before}{START}\n{summary_table(gallery)}\n{END}{after}")
+    (gallery / "README.md").write_text(f"{HEAD}\n{claims_table(gallery)}\n")
+
+
+def _all_claims(gallery: Path) -> dict[str, list[dict[str, Any]]]:
+    paths = sorted(gallery.glob("*/claims.json"))
+    return {path.parent.name: json.loads(path.read_text()) for path in paths}
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
