@@ -272,7 +272,7 @@ EXPERIMENT = Experiment(
     title="a neuron: ten parameters from one noisy trace, and an unseen current (§4.6)",
     presets={
         "quick": Settings(steps=10, sleep_samples=100, times=300, simulations=50),
-        "desk": Settings(steps=3000, sleep_samples=1000),
+        "desk": Settings(steps=2400, sleep_samples=1000, learning_rate=0.025),
         "paper": Settings(steps=50_000, sleep_samples=2000, learning_rate=0.01),
     },
     run=run,
