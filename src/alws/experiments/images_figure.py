@@ -4,12 +4,16 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import FuncFormatter
 
 from alws.experiments.images_claims import NAMES, Cells, Group, Groups
 from alws.images.grid import mosaic
+from alws.images.methods import METHODS
 
 COLUMNS = 16
 COLOURS = plt.get_cmap("tab10")
+WIDE = 3.0
+"""How many times the lowest score the highest must be to be drawn on a logarithmic scale."""
 
 
 def figure(groups: Groups) -> Figure:
@@ -51,22 +55,35 @@ def draw_scores(place: Axes, cells: Cells, score: str, title: str) -> None:
     place.set_xticks(range(len(cells)), list(cells), rotation=60, fontsize=7)
     place.set_ylabel(NAMES[score], fontsize=8)
     place.set_title(title, fontsize=9)
-    place.set_ylim(bottom=min(0.0, place.get_ylim()[0]))
+    low, high = place.get_ylim()
+    place.set_ylim(min(0.0, low), 1.08 * high)
     place.tick_params(axis="y", labelsize=7)
 
 
 def draw_curves(place: Axes, cells: Cells, axis: str) -> None:
     """The Fréchet distance of every seed during training."""
-    for number, (method, of) in enumerate(cells.items()):
+    for method, of in cells.items():
+        colour = COLOURS(list(METHODS).index(method))
         for seed, one in enumerate(of):
             x, y = getattr(one.curve, axis), one.curve.frechet
             seen = np.isfinite(y)
             label = method if seed == 0 else None
-            place.plot(x[seen], y[seen], "-o", ms=2, lw=1, color=COLOURS(number % 10), label=label)
-    place.set(xscale="log", yscale="log")
+            place.plot(x[seen], y[seen], "-o", ms=2, lw=1, color=colour, label=label)
+    low, high = place.get_ylim()
+    scales = ["x", "y"] if high > WIDE * low else ["x"]
+    for name in scales:
+        getattr(place, f"set_{name}scale")("log")
+        ticks = getattr(place, f"{name}axis")
+        ticks.set_minor_formatter(FuncFormatter(_some))
+        ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     place.set_xlabel("epochs" if axis == "epochs" else "seconds of training", fontsize=8)
     place.set_ylabel(NAMES["frechet"], fontsize=8)
-    place.tick_params(labelsize=7)
+    place.tick_params(labelsize=7, which="both")
+
+
+def _some(value: float, _: object) -> str:
+    """Minor ticks at 2 and 5 only have room for their labels."""
+    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
 
 
 def draw_samples(block: SubFigure, group: Group, cells: Cells) -> None:
