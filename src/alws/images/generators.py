@@ -191,6 +191,20 @@ def pictures(
     return jax.vmap(lambda k: model.mean(model.sample_latent(k)))(keys)
 
 
+@eqx.filter_jit
+def scored_pictures(
+    model: Any, key: Key[Array, ""], number: int
+) -> Float[Array, "number channels height width"]:
+    """The same pictures as they are scored: binary pixels drawn, others without noise.
+
+    Example: `scored_pictures(model, key, 100)` has zeros and ones only if the output is `Binary`.
+    """
+    means = pictures(model, key, number)
+    if not isinstance(model.output, Binary):
+        return means
+    return jax.random.bernoulli(jax.random.fold_in(key, 1), means).astype(means.dtype)
+
+
 __all__ = [
     "DCGAN",
     "Binary",
@@ -200,4 +214,5 @@ __all__ = [
     "Output",
     "Unbounded",
     "pictures",
+    "scored_pictures",
 ]

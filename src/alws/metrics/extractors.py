@@ -68,6 +68,8 @@ def extract(
 class OnnxExtractor:
     """The first output of a network in an ONNX file, flattened; images are resized to its input.
 
+    `side` is by default what the file says.
+
     `mean` and `scale` say what the network expects: it is given (pixel − mean)/scale for pixels
     from 0 to 1. Grey images are repeated to three channels if it wants three. Needs onnxruntime,
     which comes with the extra `onnx`.
@@ -79,14 +81,15 @@ class OnnxExtractor:
         self,
         path: str | Path,
         *,
-        side: int,
+        side: int | None = None,
         mean: float | tuple[float, ...] = 0.0,
         scale: float | tuple[float, ...] = 1.0,
         channels: int = 3,
         name: str | None = None,
     ):
         """Load the network; `name` labels the scores, by default the file's name."""
-        at_least("side", side, 1)
+        if side is not None:
+            at_least("side", side, 1)
         at_least("channels", channels, 1)
         if not np.all(np.asarray(scale) > 0):
             raise ValueError(f"`scale` must be positive, got {scale}.")
@@ -101,7 +104,14 @@ class OnnxExtractor:
                 "`alws[onnx]`, or give the extractor as a function."
             ) from error
         self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        self.input = self.session.get_inputs()[0].name
+        given = self.session.get_inputs()[0]
+        self.input = given.name
+        side = given.shape[-1] if side is None else side
+        if not isinstance(side, int):
+            raise ValueError(
+                f"the network's input must have a fixed side, got shape {given.shape} in {path}. "
+                "Give `side`, or export the network with fixed sides."
+            )
         self.name = name or path.stem
         self.side, self.channels = side, channels
         self.mean, self.scale = (
