@@ -91,7 +91,7 @@ def fit_mnist(criterion, seconds, seed):
         (seed,),
         seconds=seconds,
         sleep_samples=1000,
-        adapt_after=100,
+        adapt_after_epochs=1 / 6,  # 100 steps
         adapt_rate=1e-4,
         adapt_criterion="objective" if criterion == "fixed" else criterion,
         first_mark=1e6,

@@ -72,11 +72,16 @@ def finished(dataset, method, curve, generator="connected", **summary):
     return Finished(cell, curve, np.zeros((100, 1, 32, 32), np.float32), summary)
 
 
+def likelihoods(value, noise, refitted=False):
+    numbers = {"log_likelihood": value, "log_likelihood_error": 0.2, "noise": noise}
+    return {f"refitted_{name}": n for name, n in numbers.items()} if refitted else numbers
+
+
 def test_claims_follow_from_the_curves():
     gan = curve_of(points([0.5, 1], [10, 200], [1, 1]))
     cells = [
-        finished("mnist", "ALWS-A", SLOW, log_likelihood=-5.0, log_likelihood_error=0.2),
-        finished("mnist", "VAE", QUICK, log_likelihood=-4.0, log_likelihood_error=0.2),
+        finished("mnist", "ALWS-A", SLOW, **likelihoods(-5.0, 1.0), **likelihoods(-2.0, 0.5, True)),
+        finished("mnist", "VAE", QUICK, **likelihoods(-4.0, 0.7), **likelihoods(-3.0, 0.6, True)),
         finished("mnist", "AL-P", OTHER),
         finished("mnist", "WGAN-GP", gan),
     ]
@@ -96,9 +101,11 @@ def test_claims_follow_from_the_curves():
     assert "lower in 4 of 4 pairs: ALWS-F 40, VAE 60" in both.measured
     assert not both_claim(group, with_both, "seconds", "frechet", "paper")[0].holds
     assert both_claim(group, groups[group], "seconds", "frechet", "paper") == []
-    (likelihood,) = likelihood_claim(group, groups[group])
-    assert not likelihood.holds
-    assert "VAE -4, ALWS-A -5" in likelihood.measured
+    trained, refitted = likelihood_claim(group, groups[group])
+    assert not trained.holds
+    assert "VAE -4 (σ 0.7), ALWS-A -5 (σ 1); standard" in trained.measured
+    assert refitted.holds
+    assert "ALWS-A -2 (σ 0.5), VAE -3 (σ 0.6)" in refitted.measured
     (particles,) = particles_claim(groups)
     assert not particles.holds
     assert "25 against 35 after 4 epochs" in particles.measured
@@ -121,13 +128,16 @@ def test_claims_on_graphs():
 
 
 def test_the_parts_of_the_other_sets():
-    binarised, digits, convolved, slow = images_others.EXPERIMENT.presets["desk"].parts()
+    binarised, digits, convolved, *slow = images_others.EXPERIMENT.presets["desk"].parts()
     assert {(c.dataset, c.generator) for c in binarised.cells()} == {("b-mnist", "connected")}
     assert {(c.dataset, c.generator) for c in digits.cells()} == {("mnist", "connected")}
     assert {(c.dataset, c.generator) for c in convolved.cells()} == {("mnist", "dcgan")}
     assert convolved.seconds > digits.seconds
-    assert {c.method for c in slow.cells()} == {"ALWS-F", "ALWS-A", "VAE"}
-    assert len(slow.cells()) == 9
+    assert {c.method for plan in slow for c in plan.cells()} == {"ALWS-F", "ALWS-A", "VAE"}
+    assert sum(len(plan.cells()) for plan in slow) == 9
+    sizes = (60_000, 100_000, 10_000, 9_000)
+    waits = [p.adapt(n).after for p, n in zip((digits, *slow), sizes, strict=True)]
+    assert waits == [100, 100, 100, 99]
 
 
 def test_agreement_is_the_rank_correlation():
@@ -145,6 +155,14 @@ def test_agreement_is_the_rank_correlation():
     for worse in agreement_claim(grouped([*cells[:7], cells[7]._replace(curve=SLOW)])):
         assert not worse.holds
     assert agreement_claim(grouped(cells[:4])) == []
+    early = [50 + value / 10 for value in scores["dcgan"]]  # the same order, all near the start
+    untrained = [
+        one._replace(curve=curve_of(points([1], [5], [value])))
+        for one, value in zip(cells[4:], early, strict=True)
+    ]
+    for claim in agreement_claim(grouped([*cells[:4], *untrained])):
+        assert not claim.holds
+        assert "not measured: of the DCGAN after" in claim.measured
 
 
 def test_methods_never_scored_at_the_same_epoch_are_said_to_be_so():
@@ -174,8 +192,9 @@ def test_the_table_has_a_line_for_each_cell(tmp_path):
     write_table(cells, tmp_path / "scores.csv")
     head, first, second = (tmp_path / "scores.csv").read_text().splitlines()
     assert head.startswith("dataset,generator,method,seed,steps,epochs,seconds,frechet,kernel,")
-    assert first == "mnist,connected,VAE,0,10,0.5,3,,1.25,0.5,-4,"
-    assert second == "mnist,connected,AL-P,0,10,0.5,3,,1.25,0.5,,"
+    assert head.endswith(",kernel_error,log_likelihood")
+    assert first == "mnist,connected,VAE,0,10,0.5,3,,1.25,0.5,-4"
+    assert second == "mnist,connected,AL-P,0,10,0.5,3,,1.25,0.5,"
 
 
 @pytest.mark.parametrize(("cores", "clock"), [({3}, "process_time"), ({0, 1}, "perf_counter")])

@@ -10,9 +10,11 @@ from test_cli import invoke
 from test_data import real
 
 from alws.data import Images
+from alws.experiments import EXPERIMENTS
 from alws.images import Amortised, Cell, Plan, grid, run_cell, run_grid, train
 from alws.images.curves import read_points
 from alws.images.grid import mosaic
+from alws.images.likelihood import COLUMNS
 from alws.images.plan import Marks, has_likelihood, method_of
 from alws.images.protocol import MethodState
 
@@ -79,7 +81,8 @@ def test_a_killed_cell_goes_on_to_the_same_curve(bars, tmp_path, monkeypatch):
     whole = run_cell(cell, SMALL, tmp_path / "whole")
     np.testing.assert_array_equal(whole.curve.steps, [5, 10, 15])
     np.testing.assert_allclose(whole.curve.epochs, [1, 2, 3])
-    assert np.isfinite(whole.summary["log_likelihood"])
+    assert all(np.isfinite(whole.summary[name]) for name in COLUMNS)
+    assert whole.summary["noise"] != whole.summary["refitted_noise"]
     assert whole.samples.shape == (100, 1, 32, 32)
 
     halves = tmp_path / "halves"
@@ -141,6 +144,9 @@ def test_spent_seconds_count_after_a_kill(bars, tmp_path):
         ({"methods": ()}, r"`methods` must be among .*; got none"),
         ({"epochs": None}, r"a number of `epochs`, of `seconds`, or both"),
         ({"seconds": -1.0}, r"`seconds` must be positive, got -1.0"),
+        ({"adapt_after_epochs": -1.0}, r"`adapt_after_epochs` must not be negative, got -1.0"),
+        ({"longer": {"GAN": 2.0}}, r"`longer` must be among .*; got 'GAN'"),
+        ({"longer": {"VAE": 0.0}}, r"`longer` must hold positive factors, got 0.0 for VAE"),
     ],
 )
 def test_impossible_plans_are_refused(change, message):
@@ -149,14 +155,21 @@ def test_impossible_plans_are_refused(change, message):
 
 
 def test_methods_get_the_settings_of_the_plan():
-    plan = replace(SMALL, methods=("ALWS-A",), generators=("skip",), adapt_after=7)
+    plan = replace(SMALL, methods=("ALWS-A",), generators=("skip",), adapt_after_epochs=0.7)
     (cell,) = plan.cells()
-    method = method_of(cell, plan, made_up(20))
+    method = method_of(cell, plan, made_up(200))
     assert isinstance(method, Amortised)
     assert (method.name, method.adapt.after, method.sleep_samples) == ("ALWS-A", 7, 2000)
     assert not has_likelihood(cell)
     assert not has_likelihood(Cell("mnist", "connected", "WGAN-GP", 0))
     assert has_likelihood(Cell("mnist", "dcgan", "ALWS-A", 0))
+
+
+def test_epochs_are_counted_in_the_data_at_hand():
+    paper = EXPERIMENTS["images"].presets["paper"]
+    assert [paper.adapt(n).after for n in (60_000, 100_000, 9_000)] == [3000, 5000, 450]
+    epochs = {name: paper.steps(100_000, name) / 1000 for name in ("VAE", "SIVI", "WGAN-GP")}
+    assert epochs == {"VAE": 50, "SIVI": 1000, "WGAN-GP": 500}
 
 
 @dataclass(frozen=True)
@@ -196,6 +209,9 @@ def test_the_command_goes_on_only_with_the_same_comparison(bars, tmp_path, monke
     assert "ALWS-F, ALWS-A, AL-P, VAE" in wrong.output
     wrong = invoke(*command, "--methods", "VAE", "--seeds", "one", "--epochs", 1)
     assert "seeds must be whole numbers, got 'one'" in wrong.output
+    missing = invoke(*command, "--methods", "VAE", "--epochs", 1, "--extractor", "absent.onnx")
+    assert missing.exit_code == 2
+    assert "there must be an ONNX file at absent.onnx" in missing.output
     assert not (tmp_path / "run").exists()
 
     ran = []
@@ -210,7 +226,7 @@ def test_the_command_goes_on_only_with_the_same_comparison(bars, tmp_path, monke
     assert first.exit_code == 0, first.output
     assert ran == ["mnist-connected-VAE-0"]
     record = json.loads((tmp_path / "run" / "settings.json").read_text())
-    assert (record["preset"], record["settings"]["adapt_after"]) == ("own", 60)
+    assert (record["preset"], record["settings"]["adapt_after_epochs"]) == ("own", 0.1)
     again = invoke(*command, "--methods", "VAE", "--seeds", "0", "--epochs", 1)
     assert again.exit_code == 0, again.output
     assert ran == ["mnist-connected-VAE-0"]

@@ -17,6 +17,7 @@ from alws.images import (
     ImageModel,
     Unbounded,
     pictures,
+    scored_pictures,
 )
 from alws.model import draw, log_joints, splits
 
@@ -124,3 +125,14 @@ def test_graphs_have_the_sizes_of_the_paper(quick):
 def test_odd_layers_are_refused(key):
     with pytest.raises(ValueError, match=r"must be even; got 5 and 8"):
         Feedback((1, 4, 4), Binary(), key=key, bits=5, continuous=8)
+
+
+def test_binary_pixels_are_drawn_where_they_are_scored(quick):
+    key = quick
+    network = Connected((1, 4, 4), hidden=4, key=key)
+    binary, grey = (ImageModel(network, output, 16) for output in (Binary(), Bounded()))
+    means, drawn = pictures(binary, key, 1000), scored_pictures(binary, key, 1000)
+    assert set(np.unique(drawn)) == {0, 1}
+    np.testing.assert_allclose(drawn.mean(axis=0), means.mean(axis=0), atol=0.05)
+    assert np.corrcoef(drawn.ravel(), means.ravel())[0, 1] > 0.05
+    np.testing.assert_array_equal(scored_pictures(grey, key, 5), pictures(grey, key, 5))

@@ -105,6 +105,10 @@ def compare_images(
     generators: Annotated[str, typer.Option(help=f"Some of {','.join(GENERATORS)}.")] = "connected",
     width: Annotated[int, typer.Option(help="Channels of the DCGAN's last hidden layer.")] = 64,
     sleep_samples: Annotated[int, typer.Option(help="Sleep samples of ALWS.")] = 2000,
+    extractor: Annotated[
+        Path | None, typer.Option(help="An ONNX file; its features make the scores.")
+    ] = None,
+    likelihood: Annotated[int, typer.Option(help="Test images with a held-out likelihood.")] = 0,
     workers: Annotated[int, typer.Option(help="Runs at the same time, on a core each.")] = 1,
     out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/bench-images"),
 ) -> None:
@@ -121,6 +125,8 @@ def compare_images(
             seconds=seconds,
             width=width,
             sleep_samples=sleep_samples,
+            extractor=extractor,
+            likelihood=likelihood,
             workers=workers,
         )
         _show(claims, out, time.monotonic() - began)

@@ -129,7 +129,7 @@ EXPERIMENT = Experiment(
             ("ALWS-A",),
             seconds=60.0,
             sleep_samples=1000,
-            **desk_adapts(after=200),
+            **desk_adapts(after_epochs=1 / 3),
             workers=2,
         ),
         "paper": Plan(

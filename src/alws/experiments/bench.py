@@ -8,11 +8,12 @@ from pathlib import Path
 from alws.experiments.experiment import Claim, RunError, resume, start
 from alws.experiments.images import ALL, EXPERIMENT
 from alws.images.plan import Plan
+from alws.metrics.extractors import OnnxExtractor
 
 SHARE = 0.1
 """The share of its epochs after which the kernel of ALWS-A is adapted, as in the paper."""
-PER_EPOCH = 600
-MOST_UNADAPTED = 600
+MOST_UNADAPTED = 1.0
+"""The most epochs without adaptation where seconds end the run."""
 
 
 def bench_images(
@@ -26,9 +27,14 @@ def bench_images(
     seconds: float | None = None,
     width: int = 64,
     sleep_samples: int = 2000,
+    extractor: Path | None = None,
+    likelihood: int = 0,
     workers: int = 1,
 ) -> list[Claim]:
     """Run the grid in a directory, or go on with it if it holds the same one.
+
+    `extractor` is an ONNX file whose features the scores are made with; `likelihood` test images
+    get a held-out likelihood.
 
     Example: `bench_images(["mnist"], ["VAE", "ALWS-F"], [0], Path("runs/mine"), epochs=1)`.
     """
@@ -42,10 +48,14 @@ def bench_images(
             epochs=epochs,
             width=width,
             sleep_samples=sleep_samples,
-            adapt_after=_unadapted(epochs, seconds),
+            adapt_after_epochs=_unadapted(epochs, seconds),
+            annealed=likelihood,
+            extractor=None if extractor is None else str(extractor.resolve()),
             workers=workers,
         )
-    except ValueError as error:
+        if extractor is not None:
+            OnnxExtractor(extractor)  # say at once that it cannot be read
+    except (ValueError, FileNotFoundError, ImportError) as error:
         raise RunError(str(error)) from error
     if not (directory / "settings.json").exists():
         return start(EXPERIMENT, "own", 0, directory, settings=plan)
@@ -60,9 +70,9 @@ def bench_images(
     return resume({EXPERIMENT.name: EXPERIMENT}, directory)
 
 
-def _unadapted(epochs: float | None, seconds: float | None) -> int:
-    """Steps before the kernel is adapted: a tenth of the epochs, fewer if seconds end the run."""
-    share = MOST_UNADAPTED if epochs is None else round(SHARE * epochs * PER_EPOCH)
+def _unadapted(epochs: float | None, seconds: float | None) -> float:
+    """Epochs before the kernel is adapted: a tenth of all, fewer if seconds end the run."""
+    share = MOST_UNADAPTED if epochs is None else SHARE * epochs
     return share if seconds is None else min(share, MOST_UNADAPTED)
 
 

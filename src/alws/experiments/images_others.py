@@ -7,10 +7,10 @@ with few pictures, as each costs 40 ms on one core; with fewer pictures than fea
 distance is too large for all methods alike, the kernel distance has no such bias.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from alws.experiments.experiment import Claim, Experiment, Run
-from alws.experiments.images import ALL, desk_adapts, run_plans, shifted
+from alws.experiments.images import ALL, LONGER, desk_adapts, run_plans, shifted
 from alws.experiments.images_claims import Group, Groups, agreement_claim, lowest_claim
 from alws.images.plan import Plan
 
@@ -30,16 +30,18 @@ class Settings(Plan):
     """A plan whose data sets with the names in `few` are fitted by three methods only.
 
     Digits have all the generators, the other data sets connected ones. The DCGAN's steps take three
-    times as long or more, so it has seconds of its own.
+    times as long or more, so it has seconds of its own. `few_adapt_after` has, for data sets whose
+    epochs are shorter or longer, the epochs after which ALWS-A adapts its kernel.
     """
 
     dcgan_seconds: float | None = None
     few: tuple[str, ...] = ("natural", "cifar-10", "celeba")
+    few_adapt_after: dict[str, float] = field(default_factory=dict)
     slow_first: float = 0.1
     slow_ratio: float = 4.0
 
     def parts(self) -> list[Plan]:
-        """The three parts as plans."""
+        """A plan for each data set, and one for the DCGAN."""
         main = [s for s in self.datasets if s not in self.few]
         parts: list[Plan] = [
             replace(self, datasets=(name,), generators=("connected",)) for name in main
@@ -48,15 +50,15 @@ class Settings(Plan):
             seconds = self.dcgan_seconds or self.seconds
             digits = {"datasets": ("mnist",), "generators": ("dcgan",)}
             parts.append(replace(self, seconds=seconds, **digits))
-        slow = tuple(s for s in self.datasets if s in self.few)
-        if slow:
-            methods = tuple(m for m in self.methods if m in FEW)
+        methods = tuple(m for m in self.methods if m in FEW)
+        for name in (s for s in self.datasets if s in self.few):
             parts.append(
                 replace(
                     self,
-                    datasets=slow,
+                    datasets=(name,),
                     generators=("connected",),
                     methods=methods,
+                    adapt_after_epochs=self.few_adapt_after.get(name, self.adapt_after_epochs),
                     first_mark=self.slow_first,
                     mark_ratio=self.slow_ratio,
                     time_marks=2,
@@ -96,7 +98,7 @@ EXPERIMENT = Experiment(
             batch_size=50,
             hidden=8,
             sleep_samples=20,
-            adapt_after=1,
+            adapt_after_epochs=0.5,
             scored=50,
             first_mark=1.0,
         ),
@@ -108,7 +110,8 @@ EXPERIMENT = Experiment(
             dcgan_seconds=240.0,
             width=16,
             sleep_samples=1000,
-            **desk_adapts(after=100),
+            **desk_adapts(after_epochs=1 / 6),
+            few_adapt_after={"natural": 0.1, "cifar-10": 1.0, "celeba": 1.1},
             scored_slowly=300,
             first_mark=0.05,
             mark_ratio=2.0,
@@ -121,6 +124,7 @@ EXPERIMENT = Experiment(
             ALL,
             tuple(range(10)),
             epochs=50.0,
+            longer=LONGER,
             scored=10_000,
             scored_slowly=10_000,
             annealed=100,

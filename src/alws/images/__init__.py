@@ -12,9 +12,11 @@ from alws.images.generators import (
     Output,
     Unbounded,
     pictures,
+    scored_pictures,
 )
 from alws.images.graphs import GRAPHS, Direct, Feedback, Merged
 from alws.images.grid import Finished, run_cell, run_grid
+from alws.images.likelihood import refit_noise
 from alws.images.methods import METHODS
 from alws.images.plan import DATASETS, GENERATORS, Cell, Plan
 from alws.images.protocol import Method, MethodState
@@ -52,7 +54,9 @@ __all__ = [
     "connected",
     "convolutional",
     "pictures",
+    "refit_noise",
     "run_cell",
     "run_grid",
+    "scored_pictures",
     "train",
 ]

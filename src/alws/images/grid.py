@@ -34,14 +34,13 @@ from alws.images.curves import (
     read_points,
     write_points,
 )
+from alws.images.likelihood import COLUMNS, held_out
 from alws.images.plan import Cell, Marks, Plan, has_likelihood, method_of
 from alws.images.scorer import Scorer, draw_pictures
 from alws.images.trainer import Trained, train
-from alws.metrics.annealed import annealed_log_likelihood
 
 SHOWN = 100
 """Pictures kept of each cell."""
-LEAPFROG = 5
 Notice = Callable[[Cell, Point], None]
 Progress = Callable[[int, int], None]
 Task = tuple[Cell, Plan]
@@ -68,7 +67,9 @@ def run_cell(cell: Cell, plan: Plan, directory: Path, notice: Notice | None = No
     folder.mkdir(parents=True, exist_ok=True)
     data = images(cell.dataset, train=plan.data_size)  # pyright: ignore
     method = method_of(cell, plan, data)
-    scorer = Scorer(data, number=plan.pictures(cell.dataset), cache=directory)
+    scorer = Scorer(
+        data, number=plan.pictures(cell.dataset), cache=directory, extractor=plan.extractor
+    )
     train_key, score_key, likelihood_key = jax.random.split(jax.random.key(cell.seed), 3)
     curve, checkpoint = folder / "curve.jsonl", folder / "checkpoint.npz"
     steps, seconds = _reached(checkpoint)
@@ -94,7 +95,7 @@ def run_cell(cell: Cell, plan: Plan, directory: Path, notice: Notice | None = No
     if steps and steps not in (point.steps for point in read_points(curve)):
         score(fit(steps=steps))  # it was stopped between checkpoint and score
     trained = fit(
-        steps=plan.steps(number),
+        steps=plan.steps(number, cell.method),
         seconds=plan.seconds,
         when=Marks(plan, number, steps, seconds),
         report=score,
@@ -105,7 +106,7 @@ def run_cell(cell: Cell, plan: Plan, directory: Path, notice: Notice | None = No
     summary = {k: v if np.isfinite(v) else None for k, v in summary.items()}
     summary |= {"extractor": scorer.name, "note": data.note}
     if plan.annealed and has_likelihood(cell):
-        summary |= _held_out(model, data, plan, likelihood_key)
+        summary |= held_out(model, data, plan, likelihood_key)
     _write(folder / "done.json", json.dumps(summary, indent=2))
     return read_cell(cell, directory)
 
@@ -210,23 +211,6 @@ def _reached(checkpoint: Path) -> tuple[int, float]:
     return header["steps"], header["seconds"]
 
 
-def _held_out(model: Any, data: Images, plan: Plan, key: Any) -> dict[str, float | None]:
-    """Mean log p(x) of some test images and its standard error over them."""
-    found = annealed_log_likelihood(
-        model,
-        jnp.asarray(data.test[: plan.annealed]),
-        key=key,
-        temperatures=plan.temperatures,
-        chains=plan.chains,
-        leapfrog=LEAPFROG,
-    )
-    values = np.asarray(found.log_likelihood, float)
-    if not np.isfinite(values).all():
-        return {"log_likelihood": None, "log_likelihood_error": None}
-    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return {"log_likelihood": float(values.mean()), "log_likelihood_error": float(error)}
-
-
 def _save_samples(folder: Path, pictures: np.ndarray, data: Images) -> None:
     """As bytes in `samples.npz`, and as one picture of ten rows."""
     shown = np.nan_to_num((pictures - data.black) / (data.white - data.black))
@@ -248,14 +232,15 @@ def mosaic(pictures: np.ndarray, columns: int) -> np.ndarray:
 
 
 def write_table(finished: Sequence[Finished], path: Path) -> None:
-    """A line for each cell: what it is, its last scores, and its held-out likelihood if it has one.
+    """A line for each cell: what it is, its last scores, its held-out likelihood if any has one.
 
     Example: `write_table(run_grid([plan], directory), directory / "scores.csv")`.
     """
-    likelihood = ("log_likelihood", "log_likelihood_error")
-    rows = [",".join(("dataset", "generator", "method", "seed", *Point._fields, *likelihood))]
+    likelihood = [name for name in COLUMNS if any(name in one.summary for one in finished)]
+    columns = (*Point._fields, *likelihood)
+    rows = [",".join(("dataset", "generator", "method", "seed", *columns))]
     for cell, _, _, summary in finished:
-        values = [summary.get(name) for name in (*Point._fields, *likelihood)]
+        values = [summary.get(name) for name in columns]
         numbers = ["" if value is None else f"{value:.6g}" for value in values]
         rows.append(",".join((cell.dataset, cell.generator, cell.method, str(cell.seed), *numbers)))
     _write(path, "\n".join(rows) + "\n")

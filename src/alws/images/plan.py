@@ -7,7 +7,7 @@ whatever the method's speed, and at even parts of the seconds.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from alws.adaptation import Adapt
@@ -51,8 +51,9 @@ class Plan:
     """All cells of data sets × generators × methods × seeds, and how each is trained and scored.
 
     `hidden` is the width of connected networks and `width` that of the DCGAN, `scored` the number
-    of pictures scored on LeNet's features, `scored_slowly` on EfficientNet's. `annealed` test
-    images get a held-out likelihood.
+    of pictures scored on LeNet's features, `scored_slowly` on EfficientNet's or the network in an
+    ONNX file, the `extractor`. `annealed` test images get a held-out likelihood. `longer` has
+    factors on the epochs of some methods.
 
     Example: `Plan(("mnist",), ("connected",), ("VAE", "ALWS-F"), (0, 1), seconds=300)`.
     """
@@ -68,7 +69,7 @@ class Plan:
     hidden: int = 512
     width: int = 64
     sleep_samples: int = 2000
-    adapt_after: int = PAPER_ADAPTS.after
+    adapt_after_epochs: float = 5.0
     adapt_every: int = PAPER_ADAPTS.every
     adapt_rate: float = PAPER_ADAPTS.learning_rate
     adapt_criterion: str = PAPER_ADAPTS.criterion
@@ -80,6 +81,8 @@ class Plan:
     annealed: int = 0
     temperatures: int = 200
     chains: int = 4
+    extractor: str | None = None
+    longer: dict[str, float] = field(default_factory=dict)
     workers: int = 1
 
     def __post_init__(self):
@@ -98,9 +101,19 @@ class Plan:
             raise ValueError(f"`mark_ratio` must be above 1, got {self.mark_ratio}.")
         for name in ("scored", "scored_slowly"):
             at_least(name, getattr(self, name), 10)
+        at_least("annealed", self.annealed, 0)
         at_least("time_marks", self.time_marks, 1)
         at_least("workers", self.workers, 1)
-        _ = self.adapt  # raises
+        if not self.adapt_after_epochs >= 0:
+            raise ValueError(
+                f"`adapt_after_epochs` must not be negative, got {self.adapt_after_epochs}."
+            )
+        self.adapt(self.batch_size)  # raises
+        if self.longer:
+            _known("longer", tuple(self.longer), METHODS)
+        for name, factor in self.longer.items():
+            if not factor > 0:
+                raise ValueError(f"`longer` must hold positive factors, got {factor} for {name}.")
         for cell in self.cells():
             if cell.generator in GRAPHS and not cell.method.startswith("ALWS"):
                 raise ValueError(
@@ -108,12 +121,14 @@ class Plan:
                     f"and ALWS-A can fit; got {cell.method}. Use the generators connected or dcgan."
                 )
 
-    @property
-    def adapt(self) -> Adapt:
-        """How ALWS-A adapts its kernel."""
+    def adapt(self, images: int) -> Adapt:
+        """How ALWS-A adapts its kernel, for so many training images.
+
+        Example: `plan.adapt(60_000).after == 3000`, five epochs in batches of 100.
+        """
         return replace(
             PAPER_ADAPTS,
-            after=self.adapt_after,
+            after=round(self.adapt_after_epochs * self.per_epoch(images)),
             every=self.adapt_every,
             learning_rate=self.adapt_rate,
             criterion=self.adapt_criterion,
@@ -129,9 +144,11 @@ class Plan:
             for method in self.methods
         )
 
-    def steps(self, images: int) -> int | None:
-        """The most steps a cell may take, for so many training images."""
-        return None if self.epochs is None else max(1, round(self.epochs * self.per_epoch(images)))
+    def steps(self, images: int, method: str) -> int | None:
+        """The most steps a method may take, for so many training images."""
+        if self.epochs is None:
+            return None
+        return max(1, round(self.longer.get(method, 1.0) * self.epochs * self.per_epoch(images)))
 
     def per_epoch(self, images: int) -> int:
         """Steps in an epoch."""
@@ -139,7 +156,7 @@ class Plan:
 
     def pictures(self, dataset: str) -> int:
         """How many pictures are scored."""
-        return self.scored if dataset in LENET else self.scored_slowly
+        return self.scored if dataset in LENET and not self.extractor else self.scored_slowly
 
 
 class Marks:
@@ -190,7 +207,7 @@ def method_of(cell: Cell, plan: Plan, data: Images) -> Method:
     if cell.method.startswith("ALWS"):
         settings["sleep_samples"] = plan.sleep_samples
     if cell.method == "ALWS-A":
-        settings["adapt"] = plan.adapt
+        settings["adapt"] = plan.adapt(len(data.train))
     method = METHODS[cell.method](architecture, **settings)
     if cell.generator not in GRAPHS:
         return method
