@@ -15,6 +15,7 @@ from alws.experiments.images_claims import (
     lowest_claim,
     particles_claim,
 )
+from alws.experiments.images_figure import figure
 from alws.images import Cell, Point, compare, trainer
 from alws.images.curves import append_point, curve_of, read_points, score_at
 from alws.images.grid import Finished, write_table
@@ -195,6 +196,22 @@ def test_the_table_has_a_line_for_each_cell(tmp_path):
     assert head.endswith(",kernel_error,log_likelihood")
     assert first == "mnist,connected,VAE,0,10,0.5,3,,1.25,0.5,-4"
     assert second == "mnist,connected,AL-P,0,10,0.5,3,,1.25,0.5,"
+
+
+def test_the_figure_shows_every_dot_and_names_the_network():
+    cells = [
+        finished("mnist", method, curve, extractor="LeNet (mnist)")
+        for method, curve in (("ALWS-A", SLOW), ("AL-P", QUICK), ("VAE", OTHER))
+    ]
+    top, bottom = figure(grouped(cells)).subfigs
+    for place in top.axes:
+        assert place.get_ylabel().endswith("distance\nLeNet (mnist)")
+        low, high = place.get_ylim()
+        dots = np.concatenate([line.get_ydata() for line in place.get_lines()])
+        assert low < dots.min()
+        assert high > dots.max() + 0.02 * (high - low)
+    assert [text.get_text() for text in top.legends[0].get_texts()] == ["ALWS-A", "AL-P", "VAE"]
+    assert len(bottom.subfigs[0].axes) == 3
 
 
 @pytest.mark.parametrize(("cores", "clock"), [({3}, "process_time"), ({0, 1}, "perf_counter")])

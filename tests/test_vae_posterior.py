@@ -14,6 +14,7 @@ from alws.experiments.vae_posterior import (
     quantile_index,
     square_grid,
 )
+from alws.experiments.vae_posterior_figure import window_around
 from alws.model import log_joint
 
 GRID = square_grid(4.0, 0.05)
@@ -63,3 +64,12 @@ def test_log_joints_are_those_of_the_model(key):
 def test_quantiles_pick_entries():
     values = np.array([3.0, 1.0, 2.0])
     assert [quantile_index(values, share) for share in (0.0, 0.5, 1.0)] == [1, 2, 0]
+
+
+def test_the_window_holds_every_mode_and_little_else():
+    modes = [multivariate_normal.pdf(GRID.z, m, 0.01) for m in ([-1, 0], [1, 0.5])]
+    window = window_around(GRID.axis, np.log(modes[0] + modes[1] + 1e-300))
+    ends = [window.x[0], window.x[-1], window.y[0], window.y[-1]]
+    reach = 1 + 0.1 * np.sqrt(16)  # 8 nats are four standard deviations
+    assert_allclose(ends, [-reach, reach, 0.25 - reach, 0.25 + reach], atol=0.16)
+    assert window.z.shape == (len(window.x) * len(window.y), 2)

@@ -17,6 +17,7 @@ from alws.experiments.experiment import Claim, Experiment, Run, significant
 from alws.experiments.gallery import TABLE
 from alws.experiments.images import desk_adapts, shifted
 from alws.experiments.images_claims import NAMES, listed, place_of
+from alws.experiments.images_figure import extractor_of, from_zero
 from alws.images.curves import Compared, Score, compare
 from alws.images.graphs import GRAPHS
 from alws.images.grid import Finished, mosaic, run_grid, write_table
@@ -78,13 +79,17 @@ def figure(finished: list[Finished], datasets: tuple[str, ...]) -> Figure:
             for x, values in enumerate(found.scores.values()):
                 place.plot([x] * len(values), values, "o", color="firebrick", ms=4)
                 place.hlines(np.median(values), x - 0.35, x + 0.35, color="black")
-            place.set_xticks(range(len(cells)), list(cells), rotation=60, fontsize=7)
-            place.set_ylim(bottom=min(0.0, place.get_ylim()[0]))
-            place.set_title(f"{dataset} {place_of(found)}: {NAMES[score]}", fontsize=8)
+            place.set_xticks(range(len(cells)), list(cells), fontsize=8)
+            plt.setp(place.get_xticklabels(), rotation=45, ha="right", rotation_mode="anchor")
+            place.set_xlim(-0.6, len(cells) - 0.4)
+            from_zero(place)
+            place.set_ylabel(f"{NAMES[score]}, {extractor_of(cells)}", fontsize=9)
+            place.set_title(f"{dataset} {place_of(found)}", fontsize=9)
+            place.tick_params(axis="y", labelsize=8)
         for place, (name, of) in zip(right.subplots(len(cells), 1), cells.items(), strict=True):
             place.imshow(mosaic(of[0].samples[: 2 * COLUMNS], COLUMNS), cmap="gray", vmin=0, vmax=1)
             place.set(xticks=[], yticks=[])
-            place.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=7)
+            place.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
     plt.close(fig)
     return fig
 

@@ -74,7 +74,7 @@ def run_plans(plans: list[Plan], run: Run) -> Groups:
         run.log(number, len(finished), **numbers)
     groups = grouped(finished)
     write_table(finished, run.directory / TABLE)
-    run.save_figure(figure(groups), dpi=110 if len(groups) < 4 else 70)
+    run.save_figure(figure(groups), dpi=110 if len(groups) < 4 else 90)
     return groups
 
 

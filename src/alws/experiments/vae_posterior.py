@@ -23,7 +23,7 @@ from scipy.ndimage import label
 from alws.baselines.vae import Autoencoder, DiagonalGaussian, train
 from alws.data import images
 from alws.experiments.experiment import Claim, Experiment, Run, significant
-from alws.experiments.vae_posterior_figure import SHOWN, Panel, figure
+from alws.experiments.vae_posterior_figure import SHOWN, Panel, figure, window_around
 from alws.likelihoods import Bernoulli
 
 SIDE = 28
@@ -200,18 +200,16 @@ def run(settings: Settings, run: Run) -> list[Claim]:
     grid = square_grid(settings.radius, settings.spacing)
     measured = measure(trained, test, grid)
     shown = [quantile_index(measured.to_best, share) for share in SHOWN]
-    values = log_joints(trained.model, test[np.array(shown)], jnp.asarray(grid.z, test.dtype))
-    panels = [
-        Panel(
-            np.asarray(test[index]).reshape(SIDE, SIDE),
-            np.asarray(value, float),
-            trained.encoder(test[index]),  # pyright: ignore
-            float(measured.to_best[index]),
-            float(measured.to_encoder[index]),
-        )
-        for index, value in zip(shown, values, strict=True)
-    ]
-    run.save_figure(figure(mean_images(trained.model), panels, grid.axis))
+    panels = []
+    for index in shown:
+        x = test[index : index + 1]
+        rough = np.asarray(log_joints(trained.model, x, jnp.asarray(grid.z, x.dtype)))[0]
+        window = window_around(grid.axis, rough)
+        fine = np.asarray(log_joints(trained.model, x, jnp.asarray(window.z, x.dtype)))[0]
+        nats = float(measured.to_best[index]), float(measured.to_encoder[index])
+        digit = np.asarray(x[0]).reshape(SIDE, SIDE)
+        panels.append(Panel(digit, window, fine, trained.encoder(x[0]), *nats))  # pyright: ignore
+    run.save_figure(figure(mean_images(trained.model), panels))
     return claims(measured)
 
 
