@@ -67,6 +67,8 @@ def run(job):
         measure_every=1,
         devices=job["devices"],
     )
+    if job.get("die_drawing"):
+        Line.sample = lambda self, key: os.kill(os.getpid(), signal.SIGKILL)
     result = alws.fit(
         Line(jnp.array([0.5, 0.0, 0.5])),
         data(job.get("data", 40)) + job.get("shift", 0.0),

@@ -1,11 +1,15 @@
+import json
 import pickle
 import zipfile
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+import alws
 from alws import checkpoint
 from alws.checkpoint import CheckpointError
 
@@ -94,3 +98,94 @@ def test_a_pickle_is_never_executed(tree, tmp_path):
 def test_no_file(tmp_path, tree):
     with pytest.raises(CheckpointError, match="there is no checkpoint at"):
         checkpoint.load(tmp_path / "none.npz", tree)
+
+
+def test_a_header_that_is_none(tmp_path):
+    for content, message in ((b"{cut", "header cannot be read"), (b"[1]", "must be a JSON object")):
+        with zipfile.ZipFile(tmp_path / "c.npz", "w") as archive:
+            archive.writestr(checkpoint.HEADER, content)
+        with pytest.raises(CheckpointError, match=message):
+            checkpoint.header(tmp_path / "c.npz")
+
+
+# Whose checkpoint it is ---------------------------------------------------------------------------
+
+
+class Normal(eqx.Module):
+    mean: jax.Array
+
+    def sample(self, key):
+        z, noise = jax.random.normal(key, (2,))
+        return z, self.mean + z + noise
+
+    def log_joint(self, z, x):
+        return -0.5 * z**2 - 0.5 * (x - self.mean - z) ** 2
+
+
+SETTINGS = {"sleep_samples": 40, "validation_samples": 8}
+DATA = np.linspace(-1, 3, 20)
+
+
+def fit(path, data=DATA, steps=2, batch_size=None, resume=True, **settings):
+    return alws.fit(
+        Normal(jnp.array(0.0)),
+        data,
+        key=jax.random.key(0),
+        steps=steps,
+        settings=alws.Settings(adapt=alws.ALWS_F, natural_units=False, **{**SETTINGS, **settings}),
+        batch_size=batch_size,
+        checkpoint=path,
+        resume=resume,
+    )
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fit") / "c.npz"
+    fit(path, resume=False)
+    return path
+
+
+def test_the_header_says_what_a_checkpoint_belongs_to(written):
+    header = checkpoint.header(written)
+    assert len(header.pop("data")) == 16
+    sizes = {"batch_size": 20, "theta_steps": 1, **SETTINGS}
+    assert header == {"format": 2, "step": 2, "reports": 2, "steps": 2, **sizes}
+    assert fit(written).steps == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 3}, "started with; steps was 2, is 3"),
+        ({"batch_size": 10}, "batch_size was 20, is 10"),
+        ({"sleep_samples": 48}, "sleep_samples was 40, is 48"),
+        ({"data": DATA + 1e-6}, "started with; data was '.*', is '"),
+        ({"steps": 1, "optimiser": optax.sgd(0.1)}, "at least the 2 that .* has done, got 1"),
+    ],
+)
+def test_another_fit_does_not_go_on_from_it(written, change, message):
+    before = written.read_bytes()
+    with pytest.raises(CheckpointError, match=message):
+        fit(written, **change)
+    assert written.read_bytes() == before
+
+
+@pytest.mark.parametrize("wrong", [{"format": 1}, {"method": "VAE"}])
+def test_another_format_is_refused(written, tmp_path, wrong):
+    with zipfile.ZipFile(written) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members[checkpoint.HEADER] = json.dumps({"step": 2, **wrong}).encode()
+    with zipfile.ZipFile(tmp_path / "c.npz", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    got = wrong.get("format")
+    with pytest.raises(CheckpointError, match=f"checkpoint of format 2, got {got}: another"):
+        fit(tmp_path / "c.npz")
+
+
+def test_resuming_from_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`resume=True` must come with `checkpoint`"):
+        fit(None)
+    with pytest.raises(CheckpointError, match="there is no checkpoint at"):
+        fit(tmp_path / "none.npz")

@@ -3,6 +3,7 @@
 Virtual devices and several processes need interpreters of their own; see `many_devices.py`.
 """
 
+import importlib
 import json
 import os
 import socket
@@ -15,7 +16,8 @@ import numpy as np
 import pytest
 
 import alws
-from alws import distributed
+from alws import distributed, resuming
+from alws.fingerprints import fingerprint
 from alws.sharding import check_divides, make_mesh
 
 SCRIPT = Path(__file__).with_name("many_devices.py")
@@ -166,13 +168,102 @@ def test_a_killed_process_ends_the_other_and_a_restart_goes_on(killed, fits, tmp
 
 
 @pytest.mark.slow
-def test_processes_with_other_data_are_refused(tmp_path):
+def test_processes_with_other_data_or_settings_are_refused(tmp_path):
     def jobs(i):
-        return [{**JOINED, "devices": "all", "shift": float(i), "out": str(tmp_path / "out.npy")}]
+        other = {"shift": float(i), "steps": 4 + i}
+        return [{**JOINED, **other, "devices": "all", "out": str(tmp_path / "out.npy")}]
 
     codes, outputs = run_two(jobs, heartbeat=10)
     assert 0 not in codes
-    assert all("must be the same in every process; processes [1] of 2" in o for o in outputs)
+    message = "`data`, `steps` must be the same in every process; processes [1] of 2"
+    assert all(message in output for output in outputs), outputs
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_one_process_does_not_see_is_refused_by_all(tmp_path):
+    """Each has a folder of its own, as without a shared file system, and both ask to resume."""
+    case = {**JOINED, "devices": 1, "out": str(tmp_path / "out.npy")}
+    run({"fits": [{**case, "steps": 2, "checkpoint": str(tmp_path / "0" / "c.npz")}]})
+
+    def jobs(i):
+        path = tmp_path / str(i) / "c.npz"
+        return [{**case, "devices": "all", "checkpoint": str(path), "resume": path.exists()}]
+
+    codes, outputs = run_two(jobs, heartbeat=10)
+    assert 0 not in codes
+    for output in outputs:
+        assert "`resume`, the step of the checkpoint" in output, output
+        assert "Put the checkpoint on a file system that all processes share" in output
+
+
+@pytest.mark.slow
+def test_a_process_lost_before_the_first_step_is_a_lost_worker(tmp_path):
+    case = {**JOINED, "devices": "all", "out": str(tmp_path / "out.npy")}
+    codes, outputs = run_two(lambda i: [{**case, "die_drawing": i == 1}], 10)
+    assert codes[1] == -9
+    assert codes[0] not in (0, None)
+    assert "WorkerLost" in outputs[0], outputs[0]
+
+
+# What processes compare ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """Two processes in one: `joined(call, other)` has what each would say compared."""
+
+    def compare(*calls):
+        said = []
+        monkeypatch.setattr(distributed.jax, "process_count", lambda: 2)
+        monkeypatch.setattr(distributed, "_from_all", lambda v: said.append(v) or np.stack([v, v]))
+        for call in calls:
+            call()
+        monkeypatch.setattr(distributed, "_from_all", lambda v: np.stack(said))
+        calls[1]()
+
+    return compare
+
+
+def test_what_differs_between_processes_is_named(joined):
+    module = importlib.import_module("alws.fit")  # `alws.fit` itself is the function
+
+    def settings(**more):
+        return alws.Settings(alws.Nystrom(alws.kernels.Matern12(), **more), measure_every=5)
+
+    def check(settings, **more):
+        things = {"`steps`": 3, "`model`": np.ones(3), **more}
+        return lambda: module._check_processes(things, settings, None)
+
+    joined(check(settings()), check(settings()))
+    message = r"^`steps`, `settings.gradient_model` must be .* processes \[1\] of 2 .* same script"
+    with pytest.raises(ValueError, match=message):
+        joined(check(settings()), check(settings(inducing=7), **{"`steps`": 4}))
+    with pytest.raises(ValueError, match=r"^`settings.gradient_model` must"):
+        joined(check(settings()), check(settings(ridge=0.1)))
+
+
+def test_processes_that_do_not_all_resume_or_see_another_step(joined, tmp_path):
+    paths = [tmp_path / f"{i}.npz" for i in range(2)]
+    alws.checkpoint.save(paths[0], {}, {"step": 7})
+
+    def standing(path, resume):
+        return lambda: resuming.check_standing(path, resume)
+
+    joined(standing(paths[0], True), standing(paths[0], True))
+    with pytest.raises(ValueError, match=r"^`resume`, the step .* on a file system that all"):
+        joined(standing(paths[0], True), standing(paths[1], False))
+    paths[1].write_bytes(b"cut")
+    with pytest.raises(ValueError, match=r"^the step of the checkpoint"):
+        joined(standing(paths[0], True), standing(paths[1], True))
+
+
+def test_fingerprints_see_numbers_and_static_fields_but_no_addresses():
+    def tree(value):
+        return {"f": lambda x: x, "a": np.full(3, value), "text": "a"}
+
+    assert fingerprint(tree(1.0)) == fingerprint(tree(1.0))
+    assert fingerprint(tree(1.0)) != fingerprint(tree(1.5))
+    assert fingerprint(np.zeros((2, 3))) != fingerprint(np.zeros((3, 2)))
 
 
 # Bad input --------------------------------------------------------------------------------------
@@ -245,6 +336,55 @@ def test_a_process_number_that_is_taken_and_another_total():
     thread.join()
     assert "`processes` must be 3 as in process 0, got 2" in refusals[0]
     assert "0 is taken" in refusals[1]
+
+
+def test_silent_connections_do_not_make_process_0_wait_longer():
+    port, began = free_port(), distributed.time.monotonic()
+    silent = []
+
+    def connect():
+        for _ in range(200):
+            try:
+                silent.append(socket.create_connection(("127.0.0.1", port)))
+                silent.append(socket.create_connection(("127.0.0.1", port)))
+                return
+            except OSError:
+                distributed.time.sleep(0.01)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    with pytest.raises(ConnectionError, match=r"within 1 s; missing: \[1\]"):
+        distributed.start(f"127.0.0.1:{port}", 2, 0, timeout=1)
+    assert distributed.time.monotonic() - began < 2
+    thread.join()
+    assert len(silent) == 2
+    for connection in silent:
+        connection.close()
+
+
+def test_joining_has_the_time_that_meeting_left(monkeypatch):
+    given = {}
+    monkeypatch.setattr(distributed, "_report", lambda *args: distributed.time.sleep(1.1))
+    monkeypatch.setattr(distributed.jax.distributed, "initialize", lambda *a, **k: given.update(k))
+    distributed.start("127.0.0.1:1", 2, 1, timeout=5)
+    assert given["initialization_timeout"] == 4
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"\xff\xfe\x00\n"])
+def test_another_service_on_the_port_is_told_from_process_0(said):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            with server.accept()[0] as connection:
+                connection.recv(100)
+                connection.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"at {address}, and another.*not from alws"):
+            distributed.start(address, 2, 1, timeout=5)
+        thread.join()
 
 
 def _soon():

@@ -19,6 +19,9 @@ from jaxtyping import PyTree
 
 HEADER = "header.json"
 
+FORMAT = 2
+"""The layout of a fit's checkpoint, in its header."""
+
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used, with the reason and the remedy."""
@@ -42,7 +45,40 @@ def save(path: Path, tree: PyTree, header: dict[str, Any]) -> None:
 
 def header(path: Path) -> dict[str, Any]:
     """The header of a checkpoint."""
-    return json.loads(_read(Path(path), [HEADER])[HEADER])
+    try:
+        found = json.loads(_read(Path(path), [HEADER])[HEADER])
+    except ValueError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path}: the header cannot be read: {error}.") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: the header must be a JSON object, got {found!r}.")
+    return found
+
+
+def check_header(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
+    """The header of a fit's checkpoint, if it has this format and says all that is expected.
+
+    Example: `check_header(path, {"steps": 2000, "data": fingerprint(data)})`.
+    """
+    found = header(path)
+    if found.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} must be a fit's checkpoint of format {FORMAT}, got {found.get('format')}: "
+            "another version of alws, or something else, wrote it. Resume with what wrote it, or "
+            "start again with another path."
+        )
+    differ = [
+        f"{name} was {found.get(name)!r}, is {value!r}"
+        for name, value in expected.items()
+        if found.get(name) != value
+    ]
+    if differ:
+        raise CheckpointError(
+            f"{path} must be resumed with what it was started with; {'; '.join(differ)}. Go back "
+            "to that, or start again with another path."
+        )
+    return found
 
 
 def load(path: Path, like: PyTree) -> PyTree:

@@ -10,24 +10,31 @@ JAX aborts a process whose partners do not come; so they first meet on a plain s
 or missing one gives an error that can be read.
 """
 
+import math
 import socket
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from alws.checks import at_least
-from alws.sharding import plain
+from alws.fingerprints import fingerprint
 
-GREETING = "alws {} of {}\n"
+NAME = "alws"
+"""With which a process begins whatever it says while they meet."""
+
+LINE = 200
+"""The most characters that are read of it."""
+
+SILENCE = 5
+"""The most seconds that process 0 waits for one that has come to say who it is."""
+
 TIMEOUT, HEARTBEAT = 60, 30
 """Seconds to wait for all processes at the start, and for a sign of life of each later on."""
 
@@ -46,9 +53,9 @@ def start(
 ) -> None:
     """Join `processes` processes, of which this is number `process`, before any other use of JAX.
 
-    `coordinator` is the address "host:port" of process 0, which listens there. All must come within
-    `timeout` seconds. Later a process that is silent for `heartbeat` seconds counts as lost, and
-    the others end too.
+    `coordinator` is the address "host:port" of process 0, which listens there. All must come and
+    be joined within `timeout` seconds. Later a process that is silent for `heartbeat` seconds
+    counts as lost, and the others end too.
 
     Example: `alws.distributed.start("10.0.0.7:8476", processes=4, process=2)`.
     """
@@ -70,7 +77,7 @@ def start(
         coordinator,
         processes,
         process,
-        initialization_timeout=timeout,
+        initialization_timeout=max(1, math.ceil(deadline - time.monotonic())),
         heartbeat_timeout_seconds=heartbeat,
         shutdown_timeout_seconds=heartbeat,
         cluster_detection_method="deactivate",
@@ -82,22 +89,22 @@ def first() -> bool:
     return jax.process_index() == 0
 
 
-def check_same(what: str, tree: PyTree) -> None:
-    """Refuse arrays that differ from one process to another, by their checksums.
+def check_same(things: dict[str, PyTree], remedy: str) -> None:
+    """Refuse what differs from one process to another, by its fingerprint, and name it.
 
-    Example: `check_same("`data`", data)`.
+    Example: `check_same({"`data`": data, "`key`": key}, "Load the same files.")`.
     """
     if jax.process_count() == 1:
         return
-    numbers = [plain(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array_like(leaf)]
-    leaves = [np.ascontiguousarray(number) for number in numbers]
-    sums = [zlib.crc32(repr((a.shape, a.dtype)).encode() + a.tobytes()) for a in leaves]
-    found = np.asarray(_from_all(np.uint32(zlib.crc32(repr(sums).encode()))))
-    other = np.flatnonzero(found != found[0])
-    if other.size:
+    own = [int(fingerprint(thing)[:8], 16) for thing in things.values()]
+    found = np.asarray(_from_all(np.array(own, np.uint32)))
+    differs = found != found[0]
+    if differs.any():
+        names = np.array(list(things))[differs.any(axis=0)]
+        others = np.flatnonzero(differs.any(axis=1)).tolist()
         raise ValueError(
-            f"{what} must be the same in every process; processes {other.tolist()} of "
-            f"{found.size} differ from process 0. Load the same files, with the same seeds."
+            f"{', '.join(names)} must be the same in every process; processes {others} of "
+            f"{len(found)} differ from process 0. {remedy}"
         )
 
 
@@ -119,7 +126,8 @@ def losses(checkpoint: Path | None) -> Iterator[None]:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         # An exchange that fails where it is dispatched is a plain ValueError in some versions.
-        if jax.process_count() == 1 or not _is_exchange(error):
+        ours = isinstance(error, ValueError) and type(error) is not ValueError
+        if jax.process_count() == 1 or ours or not _is_exchange(error):
             raise
         remedy = "Give `checkpoint=` next time, to go on from there."
         if checkpoint is not None:
@@ -157,19 +165,26 @@ def _report(
     while (left := deadline - time.monotonic()) > 0:
         try:
             with socket.create_connection(address, timeout=left) as connection:
-                connection.sendall(GREETING.format(process, processes).encode())
+                connection.sendall(f"{NAME} {process} of {processes}\n".encode())
                 connection.settimeout(max(0.01, deadline - time.monotonic()))
-                answer = connection.makefile().readline().strip()
+                answer = connection.makefile(errors="replace").readline(LINE).strip()
         except TimeoutError:
             break
         except OSError as error:
             reason = str(error)
             time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
             continue
-        if answer == "go":
+        name, _, said = answer.partition(" ")
+        if name == NAME and said == "go":
             return
+        if name == NAME:
+            raise ValueError(f"process 0 at {where} refused process {process}: {said}")
         if answer:
-            raise ValueError(f"process 0 at {where} refused process {process}: {answer}")
+            raise ConnectionError(
+                f"process 0 of the fit must listen at {where}, and another service does: it "
+                f"answered {answer!r}, which is not from alws. Give `coordinator` the address of "
+                "process 0 and a port that is free there, the same for every process."
+            )
         reason = "it closed the connection before all processes had come"
         time.sleep(0.2)
     raise ConnectionError(
@@ -193,8 +208,8 @@ def _gather(address: tuple[str, int], processes: int, deadline: float, timeout: 
     here: dict[int, socket.socket] = {}
     with server, ExitStack() as connections:
         while len(here) < processes - 1:
-            server.settimeout(max(0.01, deadline - time.monotonic()))
             try:
+                server.settimeout(_left(deadline))
                 connection, _ = server.accept()
             except TimeoutError as error:
                 missing = sorted(set(range(1, processes)) - set(here))
@@ -204,20 +219,30 @@ def _gather(address: tuple[str, int], processes: int, deadline: float, timeout: 
                     "wait longer with `timeout=`."
                 ) from error
             connections.callback(connection.close)
-            _admit(connection, processes, here)
+            _admit(connection, processes, here, deadline)
         for connection in here.values():
-            connection.sendall(b"go\n")
+            connection.sendall(f"{NAME} go\n".encode())
 
 
-def _admit(connection: socket.socket, processes: int, here: dict[int, socket.socket]) -> None:
-    """Note who has come; turn away who does not belong here."""
-    connection.settimeout(5)
+def _left(deadline: float) -> float:
+    """The seconds that are left; a `TimeoutError` when there are none."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _admit(
+    connection: socket.socket, processes: int, here: dict[int, socket.socket], deadline: float
+) -> None:
+    """Note who has come; turn away who does not belong here, or says nothing in time."""
     words: list[str] = []
-    with suppress(OSError, UnicodeDecodeError):
-        words = connection.makefile().readline().split()
-    numbers = [int(word) for word in words if word.isdigit()]
+    with suppress(OSError):
+        connection.settimeout(min(SILENCE, _left(deadline)))
+        words = connection.makefile(errors="replace").readline(LINE).split()
+    numbers = [int(word) for word in words if word.isdecimal()]
     refusal = ""
-    if len(numbers) != 2 or words[0] != "alws":
+    if len(numbers) != 2 or words[0] != NAME:
         refusal = "this port is for processes of one fit."
     elif numbers[1] != processes:
         refusal = f"`processes` must be {processes} as in process 0, got {numbers[1]}."
@@ -227,5 +252,5 @@ def _admit(connection: socket.socket, processes: int, here: dict[int, socket.soc
         here[numbers[0]] = connection
         return
     with suppress(OSError):
-        connection.sendall(refusal.encode() + b"\n")
+        connection.sendall(f"{NAME} {refusal}\n".encode())
     connection.close()

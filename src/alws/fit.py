@@ -1,7 +1,7 @@
 """`fit`: maximum likelihood for any model that can be simulated. A thin loop around the step."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
-from alws import checkpoint as checkpoints
-from alws import defaults, distributed
+from alws import defaults, distributed, resuming
 from alws.callbacks import Callback, ProgressBar, Report
 from alws.checks import at_least
 from alws.diagnostics import Diagnostics
@@ -62,8 +61,15 @@ def fit(
 
     `data` has the observations as leading axis. `conditions`, if the model takes one, has one entry
     for each observation. `log_prior(model)` is log p(θ) for the whole data set: the objective is
-    Σ log p_θ(x) + log p(θ). `checkpoint` is a file, written every `checkpoint_every` steps and at
-    the end; with `resume=True` the fit goes on from it, bit for bit as if it had not stopped.
+    Σ log p_θ(x) + log p(θ). It has nothing to do with a model's own `log_prior(z)`, which is that
+    of its latents. `metrics["objective"]` is J̄, the mean over the batch of the estimate of
+    E[log p_θ(z, x) | x], without log p(θ).
+
+    `checkpoint` is a file, written every `checkpoint_every` steps and at the end; with
+    `resume=True` the fit goes on from it, bit for bit as if it had not stopped. Data, batch size,
+    numbers of samples and, with the default optimiser, whose rate falls over them, `steps` must be
+    those it was started with; with an optimiser of your own there may be more steps.
+
     A model whose class says `double = True` is fitted in float64. With `settings.devices` the sleep
     samples and the data are divided among devices, of many processes if `alws.distributed` joined
     them; the result is the same up to rounding.
@@ -72,43 +78,58 @@ def fit(
         >>> result = alws.fit(Mixture(logits, means), data, key=jax.random.key(0), steps=2000)
         >>> result.model.means
     """
+    if resume and checkpoint is None:
+        raise ValueError(
+            "`resume=True` must come with `checkpoint`, the file to go on from; got None."
+        )
     enable_compilation_cache()
     mesh = _mesh(settings)
-    distributed.check_same("the model, the data and the key", (model, data, conditions, key))
-    problem = prepare(model, data, key, steps, settings, conditions, batch_size, mesh)
-    algorithm = _choose(problem, steps, settings, log_prior, key)
     path = None if checkpoint is None else Path(checkpoint)
-    if path is not None:
-        at_least("checkpoint_every", checkpoint_every, 1)
-        if path.exists() and not resume:
-            raise FileExistsError(
-                f"the checkpoint {path} already exists. Pass `resume=True` to go on from it, or "
-                "another path; nothing was overwritten."
-            )
-    problem = problem.on(mesh)
-    state, history = _start(algorithm, problem, key, path if resume else None, mesh)
-    first = int(state.step)
-    seed = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
-    advance = compiled(partial(_advance, algorithm), numbers=problem.numbers)
-    placed_key = place(key, mesh)
-    bar = ProgressBar(steps, first, progress if distributed.first() else False)
-    with one_lapack_thread(), bar.progress, distributed.losses(path):
-        for i in range(first, steps):
-            chosen = place(problem.batch(i, seed), mesh)
-            with using(mesh):
-                state, info = advance(state, problem, chosen, placed_key)
-            last = i + 1 == steps
-            stop = False
-            if i % settings.measure_every == 0 or last:
-                history = _record(history, i, info, state)
-                metrics = {k: v[-1].item() for k, v in history.items()}
-                report = Report(i + 1, steps, metrics, take_back(state.model, mesh))
-                stop = any([bool(callback(report)) for callback in (bar, *callbacks)])
-                stop = distributed.in_any(stop) if callbacks else stop
-            if path is not None and ((i + 1) % checkpoint_every == 0 or last or stop):
-                _save(path, state, history, key)
-            if stop:
-                break
+    with distributed.losses(path):
+        things = {
+            "`model`": model,
+            "`data`": data,
+            "`conditions`": conditions,
+            "`key`": key,
+            "`steps`": steps,
+            "`batch_size`": batch_size,
+            "`checkpoint_every`": checkpoint_every,
+            "`log_prior`": log_prior,
+            "whether there are `callbacks`": bool(callbacks),
+        }
+        _check_processes(things, settings, mesh)
+        resuming.check_standing(path, resume)
+        problem = prepare(model, data, key, steps, settings, conditions, batch_size, mesh)
+        algorithm = _choose(problem, steps, settings, log_prior, key)
+        origin = {}
+        if path is not None:
+            at_least("checkpoint_every", checkpoint_every, 1)
+            origin = resuming.origin(problem, settings, steps)
+            resuming.check_path(path, resume, origin, settings)
+        problem = problem.on(mesh)
+        state, history = _start(algorithm, problem, key, path if resume else None, mesh)
+        first = int(state.step)
+        seed = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
+        advance = compiled(partial(_advance, algorithm), numbers=problem.numbers)
+        placed_key = place(key, mesh)
+        bar = ProgressBar(steps, first, progress if distributed.first() else False)
+        with one_lapack_thread(), bar.progress:
+            for i in range(first, steps):
+                chosen = place(problem.batch(i, seed), mesh)
+                with using(mesh):
+                    state, info = advance(state, problem, chosen, placed_key)
+                last = i + 1 == steps
+                stop = False
+                if i % settings.measure_every == 0 or last:
+                    history = _record(history, i, info, state)
+                    metrics = {k: v[-1].item() for k, v in history.items()}
+                    report = Report(i + 1, steps, metrics, take_back(state.model, mesh))
+                    stop = any([bool(callback(report)) for callback in (bar, *callbacks)])
+                    stop = distributed.in_any(stop) if callbacks else stop
+                if path is not None and ((i + 1) % checkpoint_every == 0 or last or stop):
+                    resuming.save(path, state, history, key, origin)
+                if stop:
+                    break
     return _result(algorithm, take_back(state, mesh), history)
 
 
@@ -120,6 +141,15 @@ def _mesh(settings: Settings) -> Mesh | None:
             'Use `alws.Settings(devices="all")`.'
         )
     return make_mesh(settings.devices)
+
+
+def _check_processes(things: dict[str, Any], settings: Settings, mesh: Mesh | None) -> None:
+    """Refuse processes that were given different things, or settings that differ."""
+    shape = None if mesh is None else tuple(mesh.shape.items())
+    chosen = {f"`settings.{f.name}`": getattr(settings, f.name) for f in fields(settings)}
+    chosen["`settings.devices`"] = shape
+    remedy = "Run the same script everywhere, with the same files, seeds and settings."
+    distributed.check_same(things | chosen, remedy)
 
 
 def _choose(
@@ -173,16 +203,8 @@ def _start(
     history = {name: np.zeros(0, np.float64) for name in METRICS}
     if path is None:
         return state, history
-    header = checkpoints.header(path)
-    sized = {name: np.zeros(header["reports"], np.float64) for name in METRICS}
-    saved = checkpoints.load(path, {"state": state, "history": sized, "key": key})
-    distributed.check_same(f"the checkpoint {path}", saved["history"])
-    if not bool((jax.random.key_data(saved["key"]) == jax.random.key_data(key)).all()):
-        raise checkpoints.CheckpointError(
-            f"{path} was written by a fit with another key. Resume with the key it was started "
-            "with, so that it goes on as if it had not stopped."
-        )
-    return place(saved["state"], mesh), saved["history"]
+    state, history = resuming.load(path, state, key, METRICS)
+    return place(state, mesh), history
 
 
 METRICS = ("step", *Info._fields, "refused_steps", "ridge_escalations", "replaced_draws")
@@ -196,16 +218,8 @@ def _record(
     return {name: np.append(values, float(row[name])) for name, values in history.items()}
 
 
-def _save(path: Path, state: State, history: dict[str, np.ndarray], key: Key[Array, ""]) -> None:
-    """One file, by process 0; the others wait until it is there."""
-    header = {"format": 1, "step": int(state.step), "reports": len(history["step"])}
-    if distributed.first():
-        checkpoints.save(path, {"state": state, "history": history, "key": key}, header)
-    distributed.wait_for_all(f"checkpoint at step {header['step']}")
-
-
 def _result(algorithm: WakeSleep, state: State, history: dict[str, np.ndarray]) -> Result:
-    """The result, with diagnostics averaged over the last tenth of their measurements."""
+    """The result, its diagnostics averaged over the last tenth of their measurements."""
 
     def recent(name: str) -> float:
         measured = history[name][np.isfinite(history[name])]
