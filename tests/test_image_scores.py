@@ -1,7 +1,6 @@
 """Scores of images against closed forms, and the networks they are made with."""
 
 import io
-import sys
 import zipfile
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from alws.data import DataError, images
 from alws.metrics import (
     EfficientNet,
     LeNet,
-    OnnxExtractor,
     extract,
     frechet_distance,
     gaussian_frechet_distance,
@@ -29,7 +27,7 @@ from alws.metrics import (
     polynomial_mmd_squared,
     save_lenet,
 )
-from alws.metrics.efficientnet import convolution, depthwise
+from alws.metrics.efficientnet import convolution, depthwise, expected_shapes
 from alws.metrics.lenet import LOADERS, accuracy, moved
 
 
@@ -219,73 +217,20 @@ def test_efficientnet_knows_what_photographs_show(monkeypatch):
 def test_bad_weights_are_refused(tmp_path):
     path = tmp_path / "weights.npz"
     np.savez(path, other=np.zeros(3))
-    with pytest.raises(DataError, match="it lacks '_blocks"):
+    with pytest.raises(DataError, match=r"must hold 247 arrays; it lacks 247, such as '_fc"):
         EfficientNet.load(path)
+    arrays = {name: np.zeros(shape, np.float16) for name, shape in expected_shapes().items()}
+    name = "_blocks.3._depthwise_conv.weight"
+    for wrong, message in (
+        (
+            np.zeros((144, 1, 3, 3), np.float16),
+            r"must have shape \(144, 1, 5, 5\), got \(144",
+        ),
+        (np.full((144, 1, 5, 5), np.nan, np.float16), "must hold finite floating-point numbers"),
+    ):
+        np.savez(path, **(arrays | {name: wrong}))
+        with pytest.raises(DataError, match=f"'{name}' in .* {message}"):
+            EfficientNet.load(path)
     path.write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"must be a whole `\.npz` file"):
         EfficientNet.load(path)
-
-
-def test_onnx_without_its_runtime_names_the_extra(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="there must be an ONNX file"):
-        OnnxExtractor(tmp_path / "absent.onnx", side=32)
-    path = tmp_path / "network.onnx"
-    path.write_bytes(b"")
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"alws\[onnx\]"):
-        OnnxExtractor(path, side=32)
-
-
-class Session:
-    """What onnxruntime gives, with the mean over the image of each channel as its network."""
-
-    def __init__(self, path, providers):
-        self.path = path
-
-    def get_inputs(self):
-        return [type("Input", (), {"name": "images"})]
-
-    def run(self, outputs, feed):
-        assert outputs is None
-        return [feed["images"].mean(axis=(2, 3), keepdims=True)]
-
-
-def test_onnx_images_are_resized_and_rescaled(tmp_path, monkeypatch):
-    path = tmp_path / "network.onnx"
-    path.write_bytes(b"")
-    runtime = type(sys)("onnxruntime")
-    runtime.InferenceSession = Session
-    monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
-    network = OnnxExtractor(path, side=64, mean=(0.5, 0.5, 0.25), scale=0.5)
-    assert network.name == "network"
-    found = extract(network, np.full((5, 1, 32, 32), 0.75, np.float32), batch_size=2)
-    np.testing.assert_allclose(found, [[0.5, 0.5, 1.0]] * 5, atol=1e-5)
-
-
-def test_onnx_network_run_by_its_own_runtime(tmp_path):
-    """A convolution and a mean over the image, written as a file, against the same in NumPy."""
-    pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
-    onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
-    weight = np.random.default_rng(0).normal(size=(4, 3, 1, 1)).astype(np.float32)
-    values = {
-        name: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (("images", ["n", 3, 8, 8]), ("features", ["n", 4, 1, 1]))
-    }
-    graph = onnx.helper.make_graph(
-        [
-            onnx.helper.make_node("Conv", ["images", "weight"], ["channels"]),
-            onnx.helper.make_node("GlobalAveragePool", ["channels"], ["features"]),
-        ],
-        "network",
-        [values["images"]],
-        [values["features"]],
-        [onnx.numpy_helper.from_array(weight, "weight")],
-    )
-    opset = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(
-        onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "net.onnx"
-    )
-    images = np.random.default_rng(1).uniform(size=(5, 3, 8, 8)).astype(np.float32)
-    found = extract(OnnxExtractor(tmp_path / "net.onnx", side=8, mean=0.5), images, batch_size=2)
-    expected = (images - 0.5).mean(axis=(2, 3)) @ weight[:, :, 0, 0].T
-    np.testing.assert_allclose(found, expected, atol=1e-5)

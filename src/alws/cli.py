@@ -106,7 +106,8 @@ def compare_images(
     width: Annotated[int, typer.Option(help="Channels of the DCGAN's last hidden layer.")] = 64,
     sleep_samples: Annotated[int, typer.Option(help="Sleep samples of ALWS.")] = 2000,
     extractor: Annotated[
-        Path | None, typer.Option(help="An ONNX file; its features make the scores.")
+        Path | None,
+        typer.Option(help="An ONNX file, given pixels from 0 to 1; its output makes the scores."),
     ] = None,
     likelihood: Annotated[int, typer.Option(help="Test images with a held-out likelihood.")] = 0,
     workers: Annotated[int, typer.Option(help="Runs at the same time, on a core each.")] = 1,

@@ -36,6 +36,7 @@ STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
+STEM, FEATURES, CLASSES = 32, 1280, 1000
 SIDE = 224
 EPSILON = 1e-3
 
@@ -86,10 +87,8 @@ class EfficientNet(eqx.Module):
                 f"{path} must be a whole `.npz` file: {error}. Put a good copy in its place: "
                 f"{FILE.origin}."
             ) from error
-        try:
-            return cls._from_arrays(arrays)
-        except KeyError as error:
-            raise DataError(f"{path} must hold {FILE.origin}; it lacks {error}.") from error
+        _check(arrays, path)
+        return cls._from_arrays(arrays)
 
     @classmethod
     def _from_arrays(cls, arrays: dict[str, np.ndarray]) -> "EfficientNet":
@@ -127,6 +126,51 @@ class EfficientNet(eqx.Module):
     def logits(self, images: Float[Array, "n channels height width"]) -> Float[Array, "n 1000"]:
         """log p(class | image) but for a constant, the classes of ImageNet in their usual order."""
         return self(images) @ self.classes.weight + self.classes.bias
+
+
+def expected_shapes() -> dict[str, tuple[int, ...]]:
+    """The shape of every array that the network is made of.
+
+    Example: `expected_shapes()["_fc.weight"] == (1000, 1280)`.
+    """
+    shapes: dict[str, tuple[int, ...]] = {"_fc.weight": (CLASSES, FEATURES), "_fc.bias": (CLASSES,)}
+
+    def add(convolution: str, norm: str, *shape: int) -> None:
+        shapes[f"{convolution}.weight"] = shape
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            shapes[f"{norm}.{name}"] = shape[:1]
+
+    add("_conv_stem", "_bn0", STEM, 3, 3, 3)
+    index, inputs = 0, STEM
+    for repeats, kernel, _, expansion, outputs in STAGES:
+        for _ in range(repeats):
+            at, inner = f"_blocks.{index}.", expansion * inputs
+            if expansion > 1:
+                add(f"{at}_expand_conv", f"{at}_bn0", inner, inputs, 1, 1)
+            add(f"{at}_depthwise_conv", f"{at}_bn1", inner, 1, kernel, kernel)
+            add(f"{at}_project_conv", f"{at}_bn2", outputs, inner, 1, 1)
+            index, inputs = index + 1, outputs
+    add("_conv_head", "_bn1", FEATURES, inputs, 1, 1)
+    return shapes
+
+
+def _check(arrays: dict[str, np.ndarray], path: Path) -> None:
+    """Refuse weights that lack an array, or have one of another shape, or not of finite numbers."""
+    remedy = f"Put a good copy in its place: {FILE.origin}."
+    wanted = expected_shapes()
+    missing = [name for name in wanted if name not in arrays]
+    if missing:
+        raise DataError(
+            f"{path} must hold {len(wanted)} arrays; it lacks {len(missing)}, such as "
+            f"{missing[0]!r}. {remedy}"
+        )
+    for name, shape in wanted.items():
+        if arrays[name].shape != shape:
+            raise DataError(
+                f"{name!r} in {path} must have shape {shape}, got {arrays[name].shape}. {remedy}"
+            )
+        if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
+            raise DataError(f"{name!r} in {path} must hold finite floating-point numbers. {remedy}")
 
 
 def relu6(x: Array) -> Array:

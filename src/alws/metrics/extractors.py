@@ -103,7 +103,13 @@ class OnnxExtractor:
                 "an ONNX file needs the package onnxruntime, which is not installed. Install "
                 "`alws[onnx]`, or give the extractor as a function."
             ) from error
-        self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        providers = ["CPUExecutionProvider"]
+        try:
+            self.session = onnxruntime.InferenceSession(str(path), providers=providers)
+        except Exception as error:  # of onnxruntime's own, with no class in common
+            raise ValueError(
+                f"{path} must hold a network in the ONNX format; onnxruntime says: {error}"
+            ) from error
         given = self.session.get_inputs()[0]
         self.input = given.name
         side = given.shape[-1] if side is None else side
