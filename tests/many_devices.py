@@ -112,7 +112,15 @@ def exchanges(number, out):
 
 
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
-METRICS = ("objective", "gradient_norm", "held_out_r2", "outside", "effective_samples", "ridge")
+METRICS = (
+    "objective",
+    "gradient_norm",
+    "held_out_r2",
+    "outside",
+    "effective_samples",
+    "solver_residual",
+    "ridge",
+)
 
 
 def main():

@@ -4,8 +4,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+import alws
 from alws import blocks, iterative
 from alws.features import Linear
 from alws.gradient_models import ConjugateGradients, KernelRidge, Smoother
@@ -135,6 +137,86 @@ def test_samples_that_coincide_do_not_break_it():
     found, escalations = weights(ConjugateGradients(indefinite, rank=20, ridge=0.1))
     assert escalations > 0
     assert jnp.isfinite(found).all()
+
+
+# Solves that fail ---------------------------------------------------------------------------------
+
+BROKEN = Pairwise(lambda a, b: jnp.nan * jnp.sum(a - b))
+INDEFINITE = Pairwise(lambda a, b: -1.0 - jnp.sum((a - b) ** 2))
+
+
+def test_a_preconditioner_that_is_not_finite_gives_no_solution():
+    b = jnp.ones((4, 2))
+    found = conjugate_gradients(lambda v: v, b, lambda r: r * jnp.array([1, jnp.nan]), 1e-5, 9)
+    np.testing.assert_array_equal(found.value, jnp.array([[1, jnp.nan]] * 4))
+    assert jnp.isnan(found.residual[1])
+
+
+@pytest.mark.parametrize(
+    ("gradient_model", "message"),
+    [
+        (ConjugateGradients(BROKEN, rank=20), "must be positive definite .*`rank` 20 its factor"),
+        (ConjugateGradients(INDEFINITE, rank=20), "of 0.1 on .* got 18 in 100 .* larger `ridge`"),
+        (
+            ConjugateGradients(
+                SquaredExponential(bandwidth=0.3), rank=1, ridge=1e-4, most_iterations=1
+            ),
+            "in 1 iterations with `rank` 1. Use a larger `ridge`, more iterations",
+        ),
+    ],
+)
+def test_solves_that_fail_at_the_start_are_refused(sleep, gradient_model, message):
+    with pytest.raises(ValueError, match=message):
+        gradient_model.check(sleep[0])
+
+
+class Line(eqx.Module):
+    mean: jax.Array
+
+    def sample(self, key):
+        z, *noise = jax.random.normal(key, (3,))
+        return z, self.mean + z + jnp.array(noise)
+
+    def log_joint(self, z, x):
+        return -0.5 * z**2 - 0.5 * jnp.sum((x - self.mean - z) ** 2)
+
+
+def fit(most):
+    kernel = SquaredExponential(bandwidth=0.3)
+    regression = ConjugateGradients(kernel, rank=2, ridge=0.01, most_iterations=most)
+    settings = alws.Settings(
+        regression, sleep_samples=60, adapt=alws.ALWS_F, natural_units=False, measure_every=2
+    )
+    data = np.random.default_rng(0).normal(size=(30, 2))
+    return alws.fit(Line(jnp.zeros(2)), data, key=jax.random.key(0), steps=4, settings=settings)
+
+
+def test_a_fit_measures_how_far_from_solved_it_is():
+    result = fit(most=8)
+    assert np.isfinite(result.metrics["solver_residual"][:2]).all()
+    assert np.isnan(result.metrics["solver_residual"][2])  # the last step measures nothing
+    assert 1e-3 < result.diagnostics.solver_residual < 1
+    assert result.diagnostics.solver_residual == result.metrics["solver_residual"][:2].max()
+
+
+def test_a_fit_whose_solves_fail_does_not_begin():
+    with pytest.raises(ValueError, match=r"in 1 iterations with `rank` 2"):
+        fit(most=1)
+
+
+@pytest.mark.parametrize(
+    "regression", [pytest.param(KernelRidge, marks=pytest.mark.slow), ConjugateGradients]
+)
+def test_a_step_without_a_factor_is_refused_and_counted(key, regression):
+    more = {"rank": 10} if regression is ConjugateGradients else {}
+    settings = alws.Settings(sleep_samples=40, validation_samples=8, adapt=alws.ALWS_F)
+    algorithm = alws.WakeSleep(regression(BROKEN, **more), alws.Joint(), optax.sgd(0.1), settings)
+    model = Line(jnp.zeros(2))
+    state = algorithm.init(model, alws.draw(model, key, 40)[0], key)
+    state, info = eqx.filter_jit(algorithm.step)(state, jnp.ones((5, 2)), key)
+    assert not info.accepted
+    assert state.counts.refused_steps == 1
+    np.testing.assert_array_equal(state.model.mean, 0)
 
 
 def test_blocks_give_what_the_whole_gives(key):

@@ -2,7 +2,9 @@
 
 - held-out R²: the share of the variance of log p(z, x) that Ĵ explains on fresh sleep samples;
 - outside: the share of data points that lie outside the sleep samples (covariate shift, §3.5);
-- effective samples: how many sleep samples the mean weights w̄ spread over.
+- effective samples: how many sleep samples the mean weights w̄ spread over;
+- solver residual: ‖b − (K + λI)v‖/‖b‖ of the wake phase's solves by conjugate gradients, at its
+  worst; near 1 nothing was solved. 0 for regressions that factorise.
 """
 
 from typing import NamedTuple
@@ -12,11 +14,15 @@ from jaxtyping import Array, Float
 
 
 class Diagnostics(NamedTuple):
-    """Means over the last tenth of a fit's measurements, and totals over the whole fit."""
+    """Means over the last tenth of a fit's measurements; the worst and totals over the whole fit.
+
+    `refused_steps` are those on which the update of θ, or of γ, was not finite and was left out.
+    """
 
     held_out_r2: float
     outside: float
     effective_samples: float
+    solver_residual: float
     refused_steps: int
     ridge_escalations: int
     replaced_draws: int

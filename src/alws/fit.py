@@ -16,6 +16,7 @@ from alws.callbacks import Callback, ProgressBar, Report
 from alws.checks import at_least
 from alws.diagnostics import Diagnostics
 from alws.estimates import choose
+from alws.features import follow
 from alws.problem import Problem, prepare
 from alws.runtime import (
     compiled,
@@ -202,6 +203,9 @@ def _start(
         state = first(problem.model, problem.first_draws, place(key, mesh), condition)
     history = {name: np.zeros(0, np.float64) for name in METRICS}
     if path is None:
+        if hasattr(state.gradient_model, "check"):
+            with using(mesh):
+                follow(state.gradient_model, state.model).check(problem.first_draws.x)
         return state, history
     state, history = resuming.load(path, state, key, METRICS)
     return place(state, mesh), history
@@ -226,10 +230,12 @@ def _result(algorithm: WakeSleep, state: State, history: dict[str, np.ndarray]) 
         return float(measured[-max(1, len(measured) // 10) :].mean()) if len(measured) else np.nan
 
     counts = jax.device_get(state.counts)
+    residuals = history["solver_residual"]
     diagnostics = Diagnostics(
         recent("held_out_r2"),
         recent("outside"),
         recent("effective_samples"),
+        float(np.max(residuals[np.isfinite(residuals)], initial=0.0)),
         *(int(count) for count in counts),
     )
     return Result(

@@ -95,7 +95,8 @@ def conjugate_gradients(
 ) -> Solution:
     """A v = b for a positive definite A given by its products, every column on its own.
 
-    A column that has converged, or along which A is not positive, stays as it is.
+    A column that has converged, or along which A is not positive, stays as it is. One for which A
+    or the preconditioner is not finite is NaN, residual and all.
 
     Example: `conjugate_gradients(lambda v: a @ v, b, lambda r: r, 1e-6, 100).value`.
     """
@@ -128,4 +129,6 @@ def conjugate_gradients(
     rz = (b * z).sum(axis=0)
     start = jnp.zeros_like(b), b, z, rz, going(b) & (rz > 0), jnp.zeros((), int)
     v, r, *_, count = jax.lax.while_loop(more, improve, start)
-    return Solution(v, jnp.linalg.norm(r, axis=0) / jnp.maximum(size, tiny), count)
+    residual = jnp.linalg.norm(r, axis=0) / jnp.maximum(size, tiny)
+    finite = jnp.isfinite(residual) & jnp.isfinite(rz)
+    return Solution(jnp.where(finite, v, jnp.nan), jnp.where(finite, residual, jnp.nan), count)

@@ -29,6 +29,7 @@ class WakeResult(NamedTuple):
     objective: Float[Array, ""]
     outside: Float[Array, ""]
     effective_samples: Float[Array, ""]
+    solver_residual: Float[Array, ""]
     information: PyTree | None
 
 

@@ -10,11 +10,11 @@ At θ_t, with sleep samples (z_n, x_n) ~ p_θt:
 The three share one set of sleep samples and one factorisation: θ moves with the γ that was just
 scored, and the new γ serves from the next step on.
 
-`init` and `step` are pure. A step whose gradient is not finite leaves θ as it was and is counted.
+`init` and `step` are pure. A step on θ or γ that is not finite leaves it as it was and is counted.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,20 +24,21 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from alws import natural_units
-from alws.adaptation import Adapt, hold_fixed
+from alws.adaptation import hold_fixed
 from alws.diagnostics import effective_samples
 from alws.estimates import Estimate, Held
 from alws.features import follow
-from alws.gradient_models.protocols import GradientModel, Smoother
+from alws.gradient_models.protocols import GradientModel, Smoother, solver_residual
 from alws.gradient_models.reweighted import fit_towards
 from alws.held_out import held_out_error
 from alws.model import Draws, draw, mend, simulate
-from alws.sharding import Devices, over_devices
+from alws.settings import Settings
+from alws.sharding import over_devices
 from alws.updates import SleepResult, WakeResult, select, update, value_and_gradient, value_if
 
 
 class Counts(NamedTuple):
-    """What went wrong so far and was dealt with."""
+    """What went wrong so far and was dealt with; a step that refuses θ's or γ's counts once."""
 
     refused_steps: Int[Array, ""]
     ridge_escalations: Int[Array, ""]
@@ -57,39 +58,20 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a step saw. Diagnostics that cost extra are NaN on steps that do not measure them."""
+    """What a step saw. Diagnostics that cost extra are NaN on steps that do not measure them.
+
+    `objective` is J̄ without the log prior; `solver_residual` is that of conjugate gradients, 0 for
+    regressions that factorise; `accepted` says whether θ took the step.
+    """
 
     objective: Float[Array, ""]
     gradient_norm: Float[Array, ""]
     held_out_r2: Float[Array, ""]
     outside: Float[Array, ""]
     effective_samples: Float[Array, ""]
+    solver_residual: Float[Array, ""]
     ridge: Float[Array, ""]
     accepted: Bool[Array, ""]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to run the algorithm; `alws.fit` fills in what is left out to suit the problem.
-
-    `sleep_samples` is N and `validation_samples` L of Algorithm 1; `theta_steps` are taken on each
-    sleep phase, its draws and weights held; `natural_units` (see `alws.natural_units`) is on unless
-    you give an optimiser; `devices`, a number, "all" or a mesh, share the samples (see
-    `alws.sharding`).
-
-    Example: `Settings(sleep_samples=2000, adapt=alws.ALWS_F, optimiser=optax.adam(1e-3))`.
-    """
-
-    gradient_model: GradientModel | None = None
-    estimate: Estimate | None = None
-    optimiser: optax.GradientTransformation | None = None
-    sleep_samples: int = 1000
-    validation_samples: int = 200
-    adapt: Adapt = field(default_factory=Adapt)
-    theta_steps: int = 1
-    natural_units: bool | None = None
-    measure_every: int = 50
-    devices: Devices = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +118,7 @@ class WakeSleep:
         else:
             sleep, wake, kept = self._phases_by_condition(state, x, key, conditions)
 
-        gamma, gamma_optimiser, _ = update(
+        gamma, gamma_optimiser, gamma_fine = update(
             self.settings.adapt.optimiser,
             gamma,
             jax.tree.map(jnp.negative, sleep.gamma_gradient),
@@ -163,7 +145,7 @@ class WakeSleep:
             accepted &= fine
 
         counts = Counts(
-            state.counts.refused_steps + ~accepted,
+            state.counts.refused_steps + ~(accepted & gamma_fine),
             state.counts.ridge_escalations + sleep.escalations,
             state.counts.replaced_draws + sleep.replaced,
         )
@@ -173,6 +155,7 @@ class WakeSleep:
             sleep.held_out_r2,
             wake.outside,
             wake.effective_samples,
+            wake.solver_residual,
             sleep.ridge,
             accepted,
         )
@@ -239,6 +222,7 @@ class WakeSleep:
                 value,
                 value_if(measuring, lambda: smoother.outside(x)),
                 effective_samples(held.mean_weights),
+                value_if(measuring, lambda: solver_residual(smoother, x)),
                 information,
             ),
             (sleep, held),
@@ -271,8 +255,10 @@ class WakeSleep:
 
         sleep, wake, kept = jax.lax.map(one, (x, conditions, jax.random.split(key, number)))
         totals = sleep.escalations.sum(), sleep.replaced.sum()
+        worst = wake.solver_residual.max()
         sleep, wake = jax.tree.map(lambda a: a.mean(axis=0), (sleep, wake))
-        return sleep._replace(escalations=totals[0], replaced=totals[1]), wake, kept
+        sleep = sleep._replace(escalations=totals[0], replaced=totals[1])
+        return sleep, wake._replace(solver_residual=worst), kept
 
     def _objective(
         self, model: Any, kept: tuple[Draws, Held], conditions: PyTree | None

@@ -8,6 +8,9 @@ tile. The preconditioner is that of m representatives (Nyström, see `alws.gradi
 with μ the largest of λ, the least eigenvalue of ΦᵀΦ (what ΦΦᵀ leaves of K is of that size) and what
 rounding leaves of the largest one. Iterations then grow as √(μ/λ), not as √(N/λ).
 
+A preconditioner that cannot be factorised makes every solution NaN, and so the step is refused; how
+far from solved the rest are is measured (`residual`), and must be little at the start (`check`).
+
 Time grows as N² for each iteration, memory as N·m. The derivative is that of the linear system,
 −A⁻¹ dA A⁻¹ b, by a second solve; what it needs of K is made again tile by tile.
 """
@@ -17,7 +20,7 @@ import math
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from alws.blocks import by_blocks
 from alws.checks import at_least
@@ -28,7 +31,15 @@ from alws.gradient_models.selection import check_number, check_selection, held, 
 from alws.gradient_models.with_intercept import WithIntercept
 from alws.iterative import Preconditioner, Solution, conjugate_gradients, product, symmetric_product
 from alws.kernels import Kernel
-from alws.linear_algebra import Factor, factorise
+from alws.linear_algebra import MOST_ESCALATIONS, Factor, factorise
+from alws.runtime import compiled
+from alws.sharding import on_every_device
+
+SOLVED = 0.1
+"""The largest residual with which a fit may begin, unless `tolerance` allows more."""
+
+SOME = 10
+"""How many points are looked at by themselves when the residual is measured."""
 
 
 class ConjugateGradients(eqx.Module):
@@ -86,6 +97,29 @@ class ConjugateGradients(eqx.Module):
     def initialise(self, x: PyTree[Array]) -> "ConjugateGradients":
         """γ with the bandwidth set from a first batch of sleep observations."""
         return eqx.tree_at(lambda g: g.kernel, self, self.kernel.initialise(x))
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse a preconditioner that is singular on these observations, or solves that end early.
+
+        Example: `gradient_model.check(sleep.x)`, once, before a long fit.
+        """
+        measure = compiled(lambda g, x: on_every_device(g.fit(x).quality(x)), once=True)
+        definite, residual = measure(self, x)
+        if not bool(definite):
+            raise ValueError(
+                "the preconditioner of conjugate gradients must be positive definite on the "
+                f"model's draws; with `rank` {self.rank} its factor is not finite after "
+                f"{MOST_ESCALATIONS} escalations of the ridge. Check that the kernel is finite and "
+                "positive definite there, use a larger `ridge`, or fewer representatives (`rank`)."
+            )
+        most = max(SOLVED, self.tolerance)
+        if not float(residual) <= most:
+            raise ValueError(
+                f"conjugate gradients must come to a relative residual of {most:g} on the model's "
+                f"draws; got {float(residual):.2g} in {self.most_iterations} iterations with "
+                f"`rank` {self.rank}. Use a larger `ridge`, more iterations (`most_iterations`) or "
+                "more representatives (`rank`), or `Nystrom`."
+            )
 
     def fit(self, x: PyTree[Array]) -> "FittedConjugateGradients":
         """Make the preconditioner; all solves come with the questions."""
@@ -158,6 +192,25 @@ class FittedConjugateGradients(WithIntercept):
             differentiable, b, lambda _, b: iterate(b), symmetric=True, has_aux=True
         )
         return Solution(value, residual, iterations)
+
+    def residual(self, x: PyTree[Array]) -> Float[Array, ""]:
+        """The worst ‖b − (K + λI)v‖/‖b‖ of the solves for some points and for the mean of all."""
+        points = self._points(x)
+        number = jax.tree.leaves(points)[0].shape[0]
+        mean = jnp.full((number, 1), 1 / number, self.ridge.dtype)
+        some = self.kernel.gram(self.embedded, jax.tree.map(lambda a: a[:SOME], points))
+        asked = product(self.kernel, self.embedded, points, mean)
+        b = jnp.concatenate([asked, some], axis=1)
+        v = self.solve(b).value
+        left = b - product(self.kernel, self.embedded, self.embedded, v) - self.ridge * v
+        size = jnp.maximum(jnp.linalg.norm(b, axis=0), jnp.finfo(b.dtype).tiny)
+        return (jnp.linalg.norm(left, axis=0) / size).max()
+
+    def quality(self, x: PyTree[Array]) -> tuple[Bool[Array, ""], Float[Array, ""]]:
+        """Whether the preconditioner is finite, and the residual at these points."""
+        definite = jnp.isfinite(self.preconditioner.factor.array).all()
+        definite &= jnp.isfinite(self.preconditioner.basis).all()
+        return definite, self.residual(x)
 
     def plain_weights(self, points: PyTree[Array]) -> Float[Array, "points sleep"]:
         """W = k(X*, X)(K + λI)⁻¹, one solve column for each point."""

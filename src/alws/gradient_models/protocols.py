@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol, runtime_checkable
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from alws.linear_algebra import Factor
@@ -39,7 +40,10 @@ class Smoother(Protocol):
 
 @runtime_checkable
 class GradientModel(Protocol):
-    """The parameters γ of such a regression: a pytree whose float arrays can be adapted."""
+    """The parameters γ of such a regression: a pytree whose float arrays can be adapted.
+
+    One that has `check(x)` is asked at the start of a fit whether it works on the first draws.
+    """
 
     def initialise(self, x: PyTree[Array]) -> Any:
         """γ with its scales set from a first batch of sleep observations."""
@@ -48,3 +52,15 @@ class GradientModel(Protocol):
     def fit(self, x: PyTree[Array]) -> Smoother:
         """The regression on these sleep observations."""
         ...
+
+
+def solver_residual(smoother: Smoother, x: PyTree[Array]) -> Float[Array, ""]:
+    """How far the solves behind W at these points are from solved; 0 if they are factorised.
+
+    A smoother whose solves are iterative has `residual(x)`, the worst ‖b − Av‖/‖b‖ of them.
+
+    Example: `solver_residual(gradient_model.fit(sleep.x), data) < 0.01`.
+    """
+    if hasattr(smoother, "residual"):
+        return smoother.residual(x)  # pyright: ignore
+    return jnp.zeros((), smoother.factor.ridge.dtype)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PyTree
 from alws.gradient_models.distances import share_outside
 from alws.gradient_models.kernel_ridge import KernelRidge
 from alws.gradient_models.nystrom import Nystrom, placed
-from alws.gradient_models.protocols import GradientModel, Smoother
+from alws.gradient_models.protocols import GradientModel, Smoother, solver_residual
 from alws.kernels import Kernel
 from alws.linear_algebra import Factor
 from alws.shift import Shift
@@ -59,6 +59,11 @@ class Reweighted(eqx.Module):
     def initialise(self, x: PyTree[Array]) -> "Reweighted":
         """γ with the bandwidth set from a first batch of sleep observations."""
         return eqx.tree_at(lambda g: g.regression, self, self.regression.initialise(x))
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse a regression whose solves fail on these observations, if it can tell."""
+        if hasattr(self.regression, "check"):
+            self.regression.check(x)
 
     def fit(self, x: PyTree[Array]) -> "FittedReweighted":
         """The regression with every weight one, for data like the sleep observations."""
@@ -154,6 +159,10 @@ class FittedReweighted(eqx.Module):
         """The share of points farther from the nearest sleep sample than 99 % of these are."""
         kernel = self.plain.kernel.kernel
         return share_outside(kernel, self.plain.embedded[0], kernel.place(kernel.embed(x)))
+
+    def residual(self, x: PyTree[Array]) -> Float[Array, ""]:
+        """How far the solves of the regression behind it are from solved."""
+        return solver_residual(self.plain, self._pair(x))
 
 
 def fit_towards(gradient_model: Any, x: PyTree[Array], data: PyTree[Array]) -> Smoother:
