@@ -3,11 +3,16 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
+import numpyro.distributions as dist
 import pytest
-from test_fit import START, Mixture
+from test_combinations import TwoStates
+from test_fit import START, Mixture, Regression
 
 import alws
+from alws.checks import as_arrays
+from alws.contract_checks import check_log_prior
 
 DATA = np.linspace(-2, 2, 20)
 
@@ -53,8 +58,48 @@ class NoMethods(eqx.Module):
     a: jax.Array
 
 
+class OnlyX(Mixture):
+    def sample(self, key):
+        return jnp.stack(super().sample(key))
+
+
+class Three(Mixture):
+    def sample(self, key):
+        return *super().sample(key), 0
+
+
+class NoKey(Mixture):
+    def sample(self):
+        return 0, 0.0
+
+
+class Unasked(Regression):
+    """A condition in one method alone."""
+
+    def log_joint(self, z, x):
+        return super().log_joint(z, x, 0.0)
+
+
+class PriorNotSummed(TwoStates):
+    def log_prior(self, z):
+        return super().log_prior(z)[None]
+
+
+class OfNumPyro(TwoStates):
+    def likelihood(self, z):
+        return dist.Normal(self.parameters[z], 1.0)
+
+
+POSITIVE = TwoStates(jnp.zeros(2), jnp.zeros((2, 3)), "log-normal")
+POSITIVES = np.ones((20, 2))
+
+
 def make(kind):
     return kind(START.logit, START.means)
+
+
+def split(kind):
+    return kind(POSITIVE.logits, POSITIVE.parameters, POSITIVE.family)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +158,36 @@ def make(kind):
             "`conditions` must have one entry for each observation, 20; got 3",
             {"conditions": np.ones(3)},
         ),
+        (
+            TypeError,
+            r"without any: `sample\(key, condition\)`, .* Leave `conditions` out",
+            {"conditions": np.ones(20)},
+        ),
+        (
+            TypeError,
+            r"of all methods or of none: `sample\(key, condition\)` can be called, "
+            r"`log_joint\(z, x, condition\)` cannot",
+            {"model": Unasked(jnp.ones(())), "conditions": np.ones(20)},
+        ),
+        (TypeError, r"a pair, .* got shape \(2,\)", {"model": make(OnlyX)}),
+        (TypeError, "a pair, .* got 3 things", {"model": make(Three)}),
+        (TypeError, r"`sample\(key\)`; got `sample\(\)`", {"model": make(NoKey)}),
+        (
+            ValueError,
+            r"`log_prior\(z\)` must return a scalar for one example, got shape \(1,\)",
+            {"model": split(PriorNotSummed), "data": POSITIVES},
+        ),
+        (
+            TypeError,
+            r"a likelihood of `alws\.likelihoods`, .* got numpyro\..*\.Normal, which has no",
+            {"model": split(OfNumPyro), "data": np.ones((20, 3))},
+        ),
+        (
+            ValueError,
+            r"of 20, 2 do not, the first of them number 3: \[-1\. +1\.\]",
+            {"model": POSITIVE, "data": np.where(np.arange(40) % 20 == 6, -1.0, 1).reshape(20, 2)},
+        ),
+        (ValueError, r"same length .* got lengths \[1, 2\]", {"data": [[1.0], [1.0, 2.0]]}),
     ],
 )
 def test_error(error, message, arguments):
@@ -120,5 +195,36 @@ def test_error(error, message, arguments):
         fit(**arguments)
 
 
-def test_whole_numbers_for_a_floating_model_are_taken():
-    assert fit(data=np.arange(10)).model.means.dtype == jnp.float32
+@pytest.fixture
+def unchecked():
+    """Without the types that the tests check and users do not."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize("key", [0, np.zeros(3), jax.random.split(jax.random.key(0))])
+def test_a_key_is_a_key(key, unchecked):
+    with pytest.raises(TypeError, match=r"one JAX key, such as `jax\.random\.key\(0\)`; got"):
+        alws.fit(START, DATA, key=key, steps=1)
+
+
+def test_a_penalty_is_one_number():
+    check_log_prior(None, START)
+    check_log_prior(lambda model: -jnp.sum(model.means**2), START)
+    with pytest.raises(ValueError, match=r"`log_prior\(model\)` .* scalar.* got shape \(2,\)"):
+        check_log_prior(lambda model: -(model.means**2), START)
+    with pytest.raises(TypeError, match=r"must be a function of the model .* got float"):
+        check_log_prior(0.5, START)  # pyright: ignore
+
+
+def test_a_model_by_name_lists_and_whole_numbers_are_taken(unchecked):
+    arguments = {"key": jax.random.key(0, impl="rbg"), "steps": np.int64(2)}
+    settings = alws.Settings(sleep_samples=np.int64(50))  # pyright: ignore
+    result = alws.fit(model=START, data=list(range(10)), settings=settings, **arguments)
+    assert (result.steps, result.model.means.dtype) == (2, jnp.float32)
+
+
+def test_lists_of_numbers_become_arrays_and_pytrees_stay():
+    pair = as_arrays(({"a": [[1, 2], [3, 4]]}, [np.ones(2), np.ones(2)]))
+    assert jax.tree.map(np.shape, pair, is_leaf=eqx.is_array) == ({"a": (2, 2)}, [(2,), (2,)])

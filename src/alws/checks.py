@@ -1,5 +1,6 @@
 """Checks of what a user passes in, before any long work starts: rule, value, remedy."""
 
+import operator
 from typing import Any
 
 import equinox as eqx
@@ -8,18 +9,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from alws.model import Draws, condition_arguments, draw, log_joints, sample, splits
+from alws.contract_checks import check_densities, shape_of_draw
+from alws.model import Draws, draw, log_joints, splits
 from alws.runtime import compiled
 
 FEWEST_SLEEP_SAMPLES = 10
 
 
-def at_least(name: str, value: int, least: int, why: str = "") -> None:
-    """Refuse a whole number that is too small."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def at_least(name: str, value: Any, least: int, why: str = "") -> None:
+    """Refuse a whole number, Python's or NumPy's, that is too small."""
+    try:
+        whole = not isinstance(value, bool) and operator.index(value) >= least
+    except TypeError:
+        whole = False
+    if not whole:
         raise ValueError(
             f"`{name}` must be a whole number of at least {least}, got {value!r}.{why}"
         )
+
+
+def check_key(key: Any) -> None:
+    """Refuse what is not one JAX key, such as its seed."""
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    raw = isinstance(key, (jax.Array, np.ndarray)) and key.dtype == np.uint32
+    if not (typed and key.shape == ()) and not (raw and key.ndim == 1):
+        got = f"shape {key.shape}" if typed or raw else repr(key)
+        raise TypeError(f"`key` must be one JAX key, such as `jax.random.key(0)`; got {got}.")
 
 
 def check_model(model: Any) -> None:
@@ -46,9 +61,35 @@ def check_model(model: Any) -> None:
         raise ValueError(f"the model's parameters must be finite at the start; {bad} are not.")
 
 
+def as_arrays(data: PyTree) -> PyTree:
+    """The data with every list of numbers, nested or not, as one array; pytrees stay as they are.
+
+    Example: `as_arrays({"x": [1.0, 2.0], "y": y})` has an array of shape (2,) and y.
+    """
+
+    def of_numbers(node: Any) -> bool:
+        if type(node) not in (list, tuple) or not node:
+            return False
+        return all(of_numbers(n) or np.isscalar(n) for n in node)
+
+    def convert(node: Any) -> Any:
+        if not of_numbers(node):
+            return node
+        try:
+            return np.asarray(node)
+        except ValueError as error:
+            raise ValueError(
+                "lists of numbers must all have the same length to be taken as one array, got "
+                f"lengths {[np.size(row) for row in node]}. Sequences of unequal length are padded "
+                "and masked by `alws.sequences`."
+            ) from error
+
+    return jax.tree.map(convert, data, is_leaf=of_numbers)
+
+
 def check_data(data: PyTree, name: str = "data") -> int:
     """Refuse empty, ragged or non-finite data; return how many observations there are."""
-    leaves = jax.tree.leaves(data)
+    leaves = jax.tree.leaves(as_arrays(data))
     if not leaves:
         raise ValueError(f"`{name}` must hold at least one array, got {data!r}.")
     for leaf in leaves:
@@ -83,15 +124,8 @@ def match_data(
 ) -> PyTree[Array]:
     """The data as the model's own x: same structure and shapes, its dtypes. Refuse a mismatch."""
     what = "`sample(key)`" if hasattr(model, "sample") else "`likelihood(z).sample(key)`"
-    try:
-        drawn = jax.eval_shape(lambda k: sample(model, k, condition), key)
-    except TypeError as error:
-        if condition is None and "positional argument" in str(error):
-            raise TypeError(
-                f"{what} asks for more than a key: {error}. Pass `conditions=` to fit a "
-                "conditional model."
-            ) from error
-        raise
+    drawn = shape_of_draw(model, key, condition)
+    data = as_arrays(data)
     if jax.tree.structure(drawn.x) != jax.tree.structure(data):
         raise ValueError(
             f"the x drawn by {what} must have the structure of one observation; it is "
@@ -119,17 +153,8 @@ def check_log_joint(
     model: Any, key: Key[Array, ""], number: int, condition: PyTree | None = None
 ) -> Draws:
     """Refuse a log joint that is not scalar or not finite on the model's draws; return these."""
-    z, x = jax.eval_shape(lambda k: sample(model, k, condition), key)
-    if hasattr(model, "log_joint"):
-        args = condition_arguments(condition)
-        value = jax.eval_shape(lambda z, x: model.log_joint(z, x, *args), z, x)
-        if not hasattr(value, "shape") or value.shape != ():
-            raise ValueError(
-                "`log_joint(z, x)` must return a scalar for one example, got shape "
-                f"{getattr(value, 'shape', type(value).__name__)}. Sum over the entries of x."
-            )
-        if not jnp.issubdtype(value.dtype, jnp.inexact):
-            raise ValueError(f"`log_joint(z, x)` must be floating point, got {value.dtype}.")
+    check_densities(model, shape_of_draw(model, key, condition), condition)
+    number = operator.index(number)
     draws, replaced, bad = compiled(_first_draws, once=True)(model, key, number, condition)
     if int(replaced) == number:
         raise ValueError(

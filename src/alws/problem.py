@@ -7,18 +7,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from alws import defaults
+from alws.blocks import by_blocks
 from alws.checks import (
     FEWEST_SLEEP_SAMPLES,
+    as_arrays,
     at_least,
     check_data,
+    check_key,
     check_log_joint,
     check_model,
     match_data,
 )
-from alws.model import Draws
+from alws.model import Draws, condition_arguments, finite, splits
+from alws.runtime import compiled
 from alws.sharding import check_divides, place, using
 from alws.wake_sleep import Settings
 
@@ -70,6 +74,7 @@ def prepare(
     mesh: Mesh | None = None,
 ) -> Problem:
     """Check everything the user gave, before any long work."""
+    check_key(key)
     at_least("steps", steps, 1)
     at_least("measure_every", settings.measure_every, 1)
     at_least("theta_steps", settings.theta_steps, 1)
@@ -94,7 +99,7 @@ def prepare(
             raise ValueError(
                 f"`conditions` must have one entry for each observation, {size}; got {given}."
             )
-        conditions = jax.tree.map(jnp.asarray, conditions)
+        conditions = jax.tree.map(jnp.asarray, as_arrays(conditions))
     if batch_size is None:
         batch_size = defaults.batch_size(size, conditional=conditions is not None)
     at_least("batch_size", batch_size, 1)
@@ -104,10 +109,42 @@ def prepare(
         )
     condition = jax.tree.map(lambda c: c[0], conditions)
     data = match_data(model, data, key, condition)
-    model, key, condition = place((model, key, condition), mesh)
+    placed, *rest = place((model, key, condition), mesh)
     with using(mesh):
-        draws = check_log_joint(model, key, settings.sleep_samples, condition)
-    return Problem(model, data, conditions, draws, size, batch_size)
+        draws = check_log_joint(placed, rest[0], settings.sleep_samples, rest[1])
+    _check_support(model, data, key, condition)
+    return Problem(placed, data, conditions, draws, size, batch_size)
+
+
+def _check_support(
+    model: Any, data: PyTree[Array], key: Key[Array, ""], condition: PyTree | None
+) -> None:
+    """Refuse observations that the likelihood gives no density to, where the model has one."""
+    if not splits(model):
+        return
+    inside = np.asarray(compiled(_in_support, once=True)(model, data, key, condition))
+    outside = np.flatnonzero(~inside)
+    if outside.size:
+        first = jax.tree.map(lambda a: np.asarray(a[outside[0]]), data)
+        raise ValueError(
+            "every observation must lie where `likelihood(z)` has a density; of "
+            f"{inside.size}, {outside.size} do not, the first of them number {outside[0]}: {first}."
+            " Leave them out, or choose a likelihood that has a density there."
+        )
+
+
+def _in_support(
+    model: Any, data: PyTree[Array], key: Key[Array, ""], condition: PyTree | None
+) -> Bool[Array, " observations"]:
+    """Whether s(x) and log h(x) are finite, which depend on z and θ by their shapes alone."""
+    args = condition_arguments(condition)
+    likelihood = model.likelihood(model.sample_latent(key, *args), *args)
+
+    def some(x: PyTree) -> Array:
+        found = jax.vmap(lambda x: (likelihood.sufficient_statistics(x), likelihood.log_base(x)))(x)
+        return finite(found)
+
+    return by_blocks(some, data)
 
 
 def _strongly_typed(model: Any) -> Any:

@@ -1,5 +1,6 @@
 """The machine's side of a fit: compilation, quick and kept, and threads that do not collide."""
 
+import inspect
 import os
 import platform
 import sys
@@ -106,16 +107,19 @@ def precision(model: Any) -> AbstractContextManager:
 def in_own_precision(function: Callable[P, R]) -> Callable[P, R]:
     """`function(model, ...)` in the precision the model asks for, its parameters with it.
 
-    The first argument may also be the result of a fit, which has a model.
+    The first argument, by place or by name, may also be the result of a fit, which has a model.
     """
+    name = next(iter(inspect.signature(function).parameters))
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        first, *rest = args
+        first = args[0] if args else kwargs.get(name)
         if not getattr(getattr(first, "model", first), "double", False):
             return function(*args, **kwargs)
         with jax.enable_x64(True):
-            return function(_doubled(first), *rest, **kwargs)  # pyright: ignore
+            if args:
+                return function(_doubled(first), *args[1:], **kwargs)  # pyright: ignore
+            return function(**{**kwargs, name: _doubled(first)})  # pyright: ignore
 
     return call
 
