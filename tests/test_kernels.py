@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,7 +6,8 @@ import pytest
 from sklearn.gaussian_process.kernels import RBF, Matern
 from sklearn.linear_model import Ridge
 
-from alws import KernelRidge, features, kernels
+from alws import Adapt, KernelRidge, features, kernels
+from alws.adaptation import hold_fixed
 
 
 @pytest.mark.parametrize(
@@ -67,11 +69,21 @@ def test_kernel_on_sets_does_not_see_the_order(key):
     assert np.linalg.eigvalsh(np.asarray(kernel(x, x))).min() > -1e-6
 
 
+@pytest.mark.parametrize("switch", ["bandwidth", "features"])
+def test_the_scale_of_sets_is_adapted_with_the_bandwidth(switch):
+    model = KernelRidge(kernels.OnSets(kernels.SquaredExponential()), ridge=0.1)
+    adapt = Adapt(bandwidth=switch == "bandwidth", features=switch == "features")
+    moves = eqx.filter_grad(lambda m: hold_fixed(m, adapt).kernel.log_scale)(model)
+    assert moves.kernel.log_scale == (switch == "bandwidth")
+
+
 def test_own_kernel_on_strings_of_symbols():
     x = jnp.array([[0, 1, 2], [0, 1, 1], [2, 2, 2]])
     kernel = kernels.Pairwise(lambda a, b: jnp.exp(-jnp.sum(a != b).astype(float)))
     expected = np.exp(-np.array([[0, 1, 2], [1, 0, 3], [2, 3, 0]], float))
     np.testing.assert_allclose(kernel(x, x), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"scalar for two observations, got shape \(3,\)"):
+        kernels.Pairwise(lambda a, b: jnp.exp(-(a != b).astype(float)))(x, x)
 
 
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, float("nan")])
@@ -90,8 +102,10 @@ def test_batch_normalisation_uses_the_batch_at_hand(key):
     out = linear(5 + 3 * jax.random.normal(key, (100, 4)))
     np.testing.assert_allclose(out.mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(out.std(axis=0), 1, atol=1e-3)
-    with pytest.raises(ValueError, match="batch normalisation needs at least 2 observations"):
+    with pytest.raises(ValueError, match=r"needs at least 2 observations .* with `conditions`"):
         linear(jnp.ones((1, 4)))
+    with pytest.raises(ValueError, match=r"entries, 5; its weight has shape \(4, 6\)"):
+        linear(jnp.ones((2, 5)))
 
 
 def test_standardise_is_not_moved_by_outliers(key):

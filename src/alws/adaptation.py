@@ -9,7 +9,7 @@ import optax
 from jaxtyping import Array, Bool, Int
 
 CRITERIA = ("objective", "gradient")
-BANDWIDTH_NAMES = frozenset({"log_bandwidth", "log_weight"})
+BANDWIDTH_NAMES = frozenset({"log_bandwidth", "log_scale", "log_weight"})
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,14 @@ class Linear(Features):
         return cls(weight * (inputs**-0.5 if scale is None else scale), batch_norm)
 
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
-        projected = flatten(x) @ self.weight
+        entries = flatten(x)
+        if entries.shape[1] != self.weight.shape[0]:
+            raise ValueError(
+                f"`Linear` must have as many inputs as an observation has entries, "
+                f"{entries.shape[1]}; its weight has shape {self.weight.shape}. Make it with "
+                f"`inputs={entries.shape[1]}`."
+            )
+        projected = entries @ self.weight
         return normalise(projected) if self.batch_norm else projected
 
 
@@ -100,7 +107,8 @@ def normalise(a: Float[Array, "batch features"]) -> Float[Array, "batch features
     if a.shape[0] < 2:
         raise ValueError(
             f"batch normalisation needs at least 2 observations in a batch, got {a.shape[0]}. "
-            "Use a larger `batch_size`, or features without batch normalisation."
+            "Use a larger `batch_size`, or, with `conditions`, where every observation is by "
+            "itself whatever the `batch_size`, features without batch normalisation."
         )
     centred = a - a.mean(axis=0)
     return centred * jax.lax.rsqrt((centred**2).mean(axis=0) + 1e-5)

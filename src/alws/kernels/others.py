@@ -72,4 +72,11 @@ class Pairwise(Kernel):
     function: Callable[[PyTree, PyTree], Array]
 
     def gram(self, a: PyTree[Array], b: PyTree[Array]) -> Float[Array, "n m"]:
-        return jax.vmap(lambda x: jax.vmap(lambda y: self.function(x, y))(b))(a)
+        values = jax.vmap(lambda x: jax.vmap(lambda y: self.function(x, y))(b))(a)
+        if getattr(values, "ndim", None) != 2:
+            got = f"shape {values.shape[2:]}" if hasattr(values, "shape") else type(values).__name__
+            raise ValueError(
+                "the function of a `Pairwise` kernel must return a scalar for two observations, "
+                f"got {got}. Sum over the entries."
+            )
+        return values
