@@ -1,11 +1,14 @@
 import json
+from dataclasses import dataclass
 
 import pytest
 from test_data import real
 from typer.testing import CliRunner
 
+from alws import checkpoint
 from alws.cli import app
-from alws.experiments import EXPERIMENTS, RunError, gallery
+from alws.experiments import EXPERIMENTS, RunError, gallery, resume, start
+from alws.experiments.experiment import Experiment, Run
 
 RUNNER = CliRunner()
 NEEDS = {
@@ -47,7 +50,9 @@ def test_quick_preset_runs_and_can_be_resumed(name, tmp_path, monkeypatch):
         assert set(claim) == {"claim", "paper", "measured", "holds"}
         assert isinstance(claim["holds"], bool)
     assert (directory / "figure.png").read_bytes().startswith(b"\x89PNG")
-    assert (directory / "metrics.jsonl").read_text()
+    metrics = (directory / "metrics.jsonl").read_text()
+    assert metrics
+    assert json.loads((directory / "run.json").read_text())["seconds"] > 0
 
     again = invoke("run", name, "--preset", "quick", "--out", directory)
     assert again.exit_code == 2
@@ -58,6 +63,7 @@ def test_quick_preset_runs_and_can_be_resumed(name, tmp_path, monkeypatch):
         resumed = invoke("resume", directory)
         assert resumed.exit_code == 0, resumed.output
         assert json.loads((directory / "claims.json").read_text()) == claims
+        assert (directory / "metrics.jsonl").read_text() == metrics
 
 
 @pytest.mark.parametrize(
@@ -86,12 +92,54 @@ def test_settings_and_checkpoint_cut_short_are_refused(tmp_path):
     assert result.exit_code == 2
     assert "cannot be read as the settings of a run" in result.output
     record = {"experiment": "pinwheel", "preset": "quick", "seed": 0, "settings": {}}
+    (directory / "settings.json").write_text(json.dumps({**record, "seed": None}))
+    assert "cannot be read as the settings of a run" in invoke("resume", directory).output
+    out = invoke("run", "pinwheel", "--preset", "quick", "--out", directory / "settings.json" / "a")
+    assert out.exit_code == 2
+    assert "settings.json is a file. Choose another with --out" in out.output
     (directory / "settings.json").write_text(json.dumps(record))
     (directory / "checkpoint.npz").write_bytes(b"PK\x03\x04 cut")
     result = invoke("resume", directory)
     assert result.exit_code == 2
     assert "is cut short or damaged" in result.output
     assert (directory / "checkpoint.npz").read_bytes() == b"PK\x03\x04 cut"
+
+
+@dataclass(frozen=True)
+class Toy:
+    steps: int = 2
+
+
+def toy(settings, run):
+    for step in range(settings.steps):
+        run.log(step + 1, settings.steps, noise=0.1 * step)
+    return []
+
+
+def test_a_run_that_was_killed_goes_on_with_whole_metrics(tmp_path):
+    toys = {"toy": Experiment("toy", "", {"quick": Toy()}, toy)}
+    start(toys["toy"], "quick", 0, tmp_path / "run")
+    path, seconds = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "run.json"
+    whole = path.read_text()
+    assert whole.count("\n") == 2
+    path.write_text(whole[:-5])
+    seconds.write_text('{"seconds": 3600.0}')
+    resume(toys, tmp_path / "run")
+    assert path.read_text() == whole
+    assert 3600 <= json.loads(seconds.read_text())["seconds"] < 3700
+
+
+@pytest.mark.parametrize(("step", "kept"), [(None, ["log"]), (5, [1, 5, "log"])])
+def test_metrics_of_steps_to_be_done_again_are_taken_out(tmp_path, step, kept):
+    if step is not None:
+        checkpoint.save(tmp_path / "checkpoint.npz", {}, {"step": step})
+    lines = [json.dumps({"refused_steps": 0, "step": i}) for i in (1, 5, 9)]
+    log = json.dumps({"rate": 0.1, "step": 9})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join([*lines, log, '{"refused_st']))
+    Run(tmp_path, 0).fit_arguments()
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert ["log" if "rate" in line else line["step"] for line in found] == kept
 
 
 def test_gallery_and_readme_table(tmp_path):

@@ -5,6 +5,7 @@ stops the fit.
 """
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -76,14 +77,18 @@ class MetricsFile:
         self.path = Path(path)
         self.trace = trace
 
-    def __call__(self, report: Report) -> None:
-        if not distributed.first():
-            return
+    def line(self, report: Report) -> str:
+        """What is kept of a report."""
         traced = {} if self.trace is None else self.trace(report.model)
         numbers = {**report.metrics, **{name: float(value) for name, value in traced.items()}}
         clean = {k: (v if np.isfinite(v) else None) for k, v in numbers.items()}
-        with self.path.open("a") as file:
-            file.write(json.dumps({**clean, "step": report.step}) + "\n")
+        return json.dumps({**clean, "step": report.step})
+
+    def __call__(self, report: Report) -> None:
+        if distributed.first():
+            line = self.line(report)
+            with self.path.open("a") as file:
+                file.write(line + "\n")
 
 
 class ProgressBar:
@@ -100,7 +105,13 @@ class ProgressBar:
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        self.progress = Progress(*columns, console=Console(stderr=True), disable=not wanted)
+        # Reports of a slow fit are minutes apart: no sample of its speed may be forgotten.
+        self.progress = Progress(
+            *columns,
+            console=Console(stderr=True),
+            disable=not wanted,
+            speed_estimate_period=math.inf,
+        )
         self.task = self.progress.add_task(
             "fit", total=steps, completed=start, objective=float("nan")
         )

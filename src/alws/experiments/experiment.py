@@ -1,12 +1,15 @@
 """What an experiment is, and the directory a run of it lives in.
 
-A run directory holds `settings.json`, `metrics.jsonl`, `checkpoint.npz`, `figure.png` and
-`claims.json`: each claim of the paper that the experiment makes, the paper's figure, the measured
-one and whether it holds, all computed by the run.
+A run directory holds `settings.json`, `metrics.jsonl`, `checkpoint.npz`, `figure.png`, `run.json`
+with the seconds it took, and `claims.json`: each claim of the paper that the experiment makes, the
+paper's figure, the measured one and whether it holds, all computed by the run.
 """
 
 import json
 import math
+import operator
+import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +26,8 @@ from alws.callbacks import Callback, MetricsFile, Report
 PRESETS = ("quick", "desk", "paper")
 OWN = "own"
 """What stands for the preset in the record of a run with settings of the user's own."""
+OF_A_FIT = "refused_steps"
+"""A number that every line of a fit's metrics has."""
 
 
 class RunError(ValueError):
@@ -88,7 +93,7 @@ class Run:
 
     def trace(self, name: str = "checkpoint") -> dict[str, Float[np.ndarray, " reports"]]:
         """Metrics and traced numbers of a fit so far, report by report."""
-        lines = [json.loads(line) for line in self._metrics_path(name).read_text().splitlines()]
+        lines = [json.loads(line) for line in _whole_lines(self._metrics_path(name))]
         return {key: np.array([line[key] for line in lines], float) for key in lines[0]}
 
     def _metrics_path(self, name: str) -> Path:
@@ -99,15 +104,21 @@ class Run:
     ) -> MetricsFile:
         """The metrics file, without the lines of steps that will be done again."""
         path = self._metrics_path(name)
-        if resumed is not None and path.exists():
-            done = checkpoint.header(resumed)["step"]
-            lines = [ln for ln in path.read_text().splitlines() if json.loads(ln)["step"] <= done]
-            path.write_text("".join(line + "\n" for line in lines))
+        if path.exists():
+            done = 0 if resumed is None else checkpoint.header(resumed)["step"]
+            lines = [(line, json.loads(line)) for line in _whole_lines(path)]
+            kept = [
+                ln for ln, numbers in lines if OF_A_FIT not in numbers or numbers["step"] <= done
+            ]
+            _write(path, "".join(line + "\n" for line in kept))
         return MetricsFile(path, trace)
 
     def log(self, step: int, steps: int, **metrics: float) -> None:
-        """Append a line to the run's metrics, for work that is not a fit."""
-        MetricsFile(self.directory / "metrics.jsonl")(Report(step, steps, metrics, None))
+        """Append a line to the run's metrics, for work that is not a fit; once if done again."""
+        file = MetricsFile(self.directory / "metrics.jsonl")
+        report = Report(step, steps, metrics, None)
+        if file.line(report) not in _whole_lines(file.path):
+            file(report)
 
     def save_figure(self, figure: Figure, dpi: int = 110) -> Path:
         """Save the run's figure."""
@@ -118,9 +129,14 @@ class Run:
     def save_claims(self, claims: list[Claim]) -> Path:
         """Save the run's claims."""
         path = self.directory / "claims.json"
-        path.write_text(
-            json.dumps([asdict(claim) for claim in claims], indent=2, ensure_ascii=False)
-        )
+        _write(path, json.dumps([asdict(claim) for claim in claims], indent=2, ensure_ascii=False))
+        return path
+
+    def add_seconds(self, seconds: float) -> Path:
+        """Add to the seconds the run took so far; a part that was killed is not among them."""
+        path = self.directory / "run.json"
+        before = json.loads(path.read_text())["seconds"] if path.exists() else 0.0
+        _write(path, json.dumps({"seconds": round(before + seconds, 1)}))
         return path
 
 
@@ -134,6 +150,12 @@ def start(
 ) -> list[Claim]:
     """Run a preset in a new directory, or the settings given, whose preset is then `OWN`."""
     settings = experiment.settings(preset) if settings is None else settings
+    for place in (directory, *directory.parents):
+        if place.exists() and not place.is_dir():
+            raise RunError(
+                f"the run directory must be new or empty, and {place} is a file. Choose another "
+                "with --out; nothing was changed."
+            )
     if directory.exists() and any(directory.iterdir()):
         raise RunError(
             f"the run directory {directory} already exists and is not empty. Go on with `alws "
@@ -147,7 +169,7 @@ def start(
         "version": alws.__version__,
         "settings": asdict(settings),
     }
-    (directory / "settings.json").write_text(json.dumps(record, indent=2))
+    _write(directory / "settings.json", json.dumps(record, indent=2))
     return _finish(experiment, settings, Run(directory, seed, progress))
 
 
@@ -166,15 +188,43 @@ def resume(
         experiment = experiments[record["experiment"]]
         preset = next(iter(experiment.presets)) if record["preset"] == OWN else record["preset"]
         settings = replace(experiment.settings(preset), **_tuples(record["settings"]))
+        seed = operator.index(record["seed"])
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise RunError(f"{path} cannot be read as the settings of a run: {error!r}.") from error
-    return _finish(experiment, settings, Run(directory, record["seed"], progress))
+    return _finish(experiment, settings, Run(directory, seed, progress))
 
 
 def _finish(experiment: Experiment, settings: Any, run: Run) -> list[Claim]:
-    claims = experiment.run(settings, run)
-    run.save_claims(claims)
+    began = time.monotonic()
+    try:
+        claims = experiment.run(settings, run)
+        run.save_claims(claims)
+    finally:
+        run.add_seconds(time.monotonic() - began)
     return claims
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file; a crash at any moment leaves the old one or the new."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """The lines of a metrics file; what a killed run left half written is taken out of it."""
+    text = path.read_text() if path.exists() else ""
+    lines = [line for line in text.splitlines() if _is_whole(line)]
+    if "".join(line + "\n" for line in lines) != text:
+        _write(path, "".join(line + "\n" for line in lines))
+    return lines
+
+
+def _is_whole(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except json.JSONDecodeError:
+        return False
 
 
 def _tuples(settings: dict[str, Any]) -> dict[str, Any]:
