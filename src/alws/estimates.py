@@ -7,7 +7,8 @@ whose gradient at θ_t estimates that of the mean log likelihood:
 - `Natural`  J̄ = (1/M) Σ_mn W_mn [η_θ(z_n)·s(x*_m) − Ψ_θ(z_n)], exponential families;
 - `Cross`    J̄ = (1/M) Σ_mn W_mn log p_θ(z_n, x*_m), any model, M×N densities.
 
-`direct_gradients` regresses the vectors ∇_θ log p_θ(z_n, x_n) themselves, eq. (manual_loss).
+`direct_gradients` regresses the vectors ∇_θ log p_θ(z_n, x_n) themselves, eq. (manual_loss), and
+leaves in their mean over sleep samples, zero in expectation, which `Joint` takes off.
 """
 
 from collections.abc import Callable
@@ -212,8 +213,9 @@ def direct_gradients(
 ) -> PyTree[Array]:
     """Δ̂(x*_m) = Σ_n W_mn ∇_θ log p_θ(z_n, x_n) for every wake point: eq. (manual_loss).
 
-    Returns θ's pytree with one more leading axis, the wake points. It holds N gradients at once;
-    their mean over the points equals the gradient of `Joint`'s J̄.
+    Returns θ's pytree with one more leading axis, the wake points. It holds N gradients at once.
+    Their mean over the points, less the mean score (1/N) Σ_n ∇_θ log p_θ(z_n, x_n), is the gradient
+    of `Joint`'s J̄.
     """
     parameters, rest = eqx.partition(model, eqx.is_inexact_array)
 
