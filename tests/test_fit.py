@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -9,7 +10,9 @@ import pytest
 from exact import PROBLEMS, maximum_likelihood, mean_log_likelihood
 
 import alws
-from alws.callbacks import Report
+from alws.callbacks import ProgressBar, Report
+
+README = Path(__file__).parent.parent / "README.md"
 
 
 class Mixture(eqx.Module):
@@ -98,6 +101,15 @@ def _reaches_the_maximum(name, steps):
     best = maximum_likelihood(problem.truth, problem.data, problem.start)[1]
     gap = best - mean_log_likelihood(result.model, problem.data)
     assert gap < 0.02, f"{gap:.4f} nats per data point below the maximum, {result.diagnostics}"
+
+
+def test_quickstart_runs_as_written():
+    code = README.read_text().split("```python\n")[1].split("```")[0]
+    assert code.count("steps=500") == 1
+    found = {"__name__": "quickstart", "print": lambda *shown: None}
+    exec(code.replace("steps=500", "steps=3"), found)
+    assert found["result"].steps == 3
+    assert found["result"].diagnostics.refused_steps == 0
 
 
 # The loop ---------------------------------------------------------------------------------------
@@ -191,6 +203,14 @@ def test_progress_shows_steps_and_objective(data, capfd):
     err = capfd.readouterr().err
     assert "12/12 steps" in err
     assert "J -" in err
+
+
+def test_time_left_is_known_when_reports_are_minutes_apart():
+    bar = ProgressBar(20, 0, True)
+    for minute in (1, 2, 3):
+        bar.progress.get_time = lambda minute=minute: 60.0 * minute
+        bar(Report(5 * minute, 20, {"objective": 0.0}, None))
+    assert bar.progress.tasks[0].time_remaining == 60
 
 
 def test_any_optax_optimiser_and_several_theta_steps(data):
