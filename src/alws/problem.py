@@ -127,9 +127,9 @@ def _check_support(
     if outside.size:
         first = jax.tree.map(lambda a: np.asarray(a[outside[0]]), data)
         raise ValueError(
-            "every observation must lie where `likelihood(z)` has a density; of "
-            f"{inside.size}, {outside.size} do not, the first of them number {outside[0]}: {first}."
-            " Leave them out, or choose a likelihood that has a density there."
+            f"every observation must lie where `likelihood(z)` has a density; of {inside.size}, "
+            f"{outside.size} do not, the first of them at index {outside[0]}: {first}. Leave "
+            "them out, or choose a likelihood that has a density there."
         )
 
 
