@@ -14,6 +14,7 @@ from jaxtyping import Array, Int, Key, PyTree
 from alws import defaults, distributed, resuming
 from alws.callbacks import Callback, ProgressBar, Report
 from alws.checks import at_least
+from alws.contract_checks import check_log_prior
 from alws.diagnostics import Diagnostics
 from alws.estimates import choose
 from alws.features import follow
@@ -101,6 +102,7 @@ def fit(
         _check_processes(things, settings, mesh)
         resuming.check_standing(path, resume)
         problem = prepare(model, data, key, steps, settings, conditions, batch_size, mesh)
+        check_log_prior(log_prior, problem.model)
         algorithm = _choose(problem, steps, settings, log_prior, key)
         origin = {}
         if path is not None:
