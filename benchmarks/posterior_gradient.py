@@ -1,0 +1,176 @@
+"""How good ALWS's gradient is on images, and what a better kernel could do: cosines, as JSON.
+
+    python benchmarks/posterior_gradient.py [--quick] [--dataset fashion] [--steps 1800]
+
+ALWS-F trains the connected generator for some steps. For 100 training images, chains of Hamiltonian
+transitions then draw from every posterior p(z | x), starting from the best of many prior draws;
+the mean of ∇_θ log p(z, x) over them is the gradient of the mean log likelihood. The regression's
+gradient is compared with it layer by layer, for other bandwidths, ridges and numbers of sleep
+samples, and with a projection on the principal components of the generator's own images, which has
+no noise to fit: what adapting a linear projection can hope for.
+
+`halves` is the cosine between the gradients of two halves of the chains: no estimate can be seen to
+agree better than that. Data come from `$ALWS_DATA`.
+"""
+
+import argparse
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alws.data.images import images
+from alws.estimates import Natural
+from alws.features import Linear
+from alws.images.plan import Cell, Plan, method_of
+from alws.images.trainer import train
+from alws.kernels.distances import median_distance
+from alws.model import draw, log_joint
+from alws.runtime import compiled, one_lapack_thread, use_large_pages
+
+SEED, PRIOR_DRAWS, LEAPFROG, KEPT, WANTED = 7, 3000, 8, 10, 0.75
+COMPONENTS = 40
+
+
+def posterior_draws(model, x, key, chains, transitions):
+    """z [kept, images, chains, latent] from p(z | x), every sixth of the last transitions."""
+
+    def nearest(key):
+        z = jax.vmap(model.sample_latent)(jax.random.split(key, PRIOR_DRAWS))
+        mean = jax.vmap(model.mean)(z).reshape(PRIOR_DRAWS, -1)
+        return z[jnp.argmin((mean**2).sum(axis=1) - 2 * x.reshape(len(x), -1) @ mean.T, axis=1)]
+
+    slopes = jax.vmap(
+        jax.vmap(jax.value_and_grad(lambda z, x: log_joint(model, z, x, None)), (0, None))
+    )
+
+    def transition(carry, key):
+        z, value, slope, size = carry
+        first, second = jax.random.split(key)
+        momentum = jax.random.normal(first, z.shape)
+        step = size[:, None, None]
+
+        def leap(at, _):
+            z, v, _, slope = at
+            v = v + step / 2 * slope
+            z = z + step * v
+            value, slope = slopes(z, x)
+            return (z, v + step / 2 * slope, value, slope), None
+
+        moved, _ = jax.lax.scan(leap, (z, momentum, value, slope), None, length=LEAPFROG)
+        rise = moved[2] - value + ((momentum**2).sum(-1) - (moved[1] ** 2).sum(-1)) / 2
+        chance = jnp.minimum(1, jnp.exp(jnp.nan_to_num(rise, nan=-jnp.inf)))
+        taken = jax.random.uniform(second, chance.shape) < chance
+        z = jnp.where(taken[..., None], moved[0], z)
+        value = jnp.where(taken, moved[2], value)
+        slope = jnp.where(taken[..., None], moved[3], slope)
+        size = size * jnp.exp(0.1 * (chance.mean(axis=1) - WANTED))
+        return (z, value, slope, size), z
+
+    z = jnp.stack([nearest(k) for k in jax.random.split(key, chains)], axis=1)
+    start = (z, *slopes(z, x), jnp.full(len(x), 0.02))
+    _, path = jax.lax.scan(transition, start, jax.random.split(key, transitions))
+    return path[-6 * KEPT :: 6]
+
+
+def posterior_gradient(model, x, z):
+    """∇_θ of the mean of log p(z, x) over posterior draws, some at a time."""
+
+    def objective(model, z):
+        values = jax.vmap(jax.vmap(lambda z, x: log_joint(model, z, x, None), (0, None)))(z, x)
+        return values.mean()
+
+    gradients = jax.lax.map(lambda z: eqx.filter_grad(objective)(model, z), z)
+    return jax.tree.map(lambda g: g.mean(axis=0), gradients)
+
+
+def regression_gradient(model, gradient_model, x, key, number):
+    """ALWS's gradient on one set of sleep samples."""
+    sleep, _ = draw(model, key, number)
+    held = Natural().hold(model, gradient_model.fit(sleep.x), sleep, x, None)
+    return eqx.filter_grad(lambda m: Natural().objective(m, sleep, held, None))(model)
+
+
+def layers(gradient):
+    """The gradient's weight matrices, one vector each."""
+    leaves = jax.tree.leaves(eqx.filter(gradient, eqx.is_inexact_array))
+    return [np.ravel(leaf) for leaf in leaves if leaf.ndim == 2]
+
+
+def cosines(one, other):
+    return [
+        round(float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)), 3)
+        for a, b in zip(layers(one), layers(other), strict=True)
+    ]
+
+
+def changed(gradient_model, *, bandwidth=1.0, ridge=None):
+    """With so many times the bandwidth, and another ridge."""
+    wider = gradient_model.kernel.log_bandwidth + np.log(bandwidth)
+    found = eqx.tree_at(lambda g: g.kernel.log_bandwidth, gradient_model, wider)
+    if ridge is None:
+        return found
+    return eqx.tree_at(lambda g: g.log_ridge, found, jnp.log(jnp.array(ridge)))
+
+
+def on_components(gradient_model, model, key):
+    """With the generator's own principal components as features, at their median bandwidth."""
+    z = jax.vmap(model.sample_latent)(jax.random.split(key, PRIOR_DRAWS))
+    means = np.asarray(jax.vmap(model.mean)(z)).reshape(PRIOR_DRAWS, -1)
+    directions = np.linalg.svd(means - means.mean(axis=0), full_matrices=False)[2]
+    features = Linear(jnp.asarray(directions[:COMPONENTS].T))
+    found = eqx.tree_at(lambda g: g.kernel.features, gradient_model, features)
+    median = median_distance(features(draw(model, key, 1000)[0].x))
+    return eqx.tree_at(lambda g: g.kernel.log_bandwidth, found, jnp.log(median))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="ten steps, short chains")
+    parser.add_argument("--dataset", default="mnist", choices=("mnist", "fashion"))
+    parser.add_argument("--steps", type=int, default=1800)
+    chosen = parser.parse_args()
+    use_large_pages()
+    steps, chains, transitions = (10, 2, 70) if chosen.quick else (chosen.steps, 6, 160)
+    sets = 1 if chosen.quick else 3
+    data = images(chosen.dataset)
+    cell = Cell(chosen.dataset, "connected", "ALWS-F", SEED)
+    plan = Plan((cell.dataset,), ("connected",), ("ALWS-F",), seconds=1.0, sleep_samples=1000)
+    method = method_of(cell, plan, data)
+    trained = train(method, jnp.asarray(data.train), key=jax.random.key(SEED), steps=steps)
+    model, gamma = trained.state.learnt.model, trained.state.learnt.gradient_model
+    order = np.random.default_rng(0).permutation(len(data.train))
+    x = jnp.asarray(data.train[order[:100]])
+    z = compiled(lambda model, key: posterior_draws(model, x, key, chains, transitions))(
+        model, jax.random.key(1)
+    )
+    gradient = compiled(lambda model, z: posterior_gradient(model, x, z))
+    halves = [gradient(model, z[:, :, i::2]) for i in range(2)]
+    truth = jax.tree.map(lambda a, b: (a + b) / 2, *halves)
+    print(json.dumps({"steps": steps, "halves": cosines(*halves)}), flush=True)
+    variants = {
+        "as it is": (gamma, 1000),
+        "bandwidth × 0.5": (changed(gamma, bandwidth=0.5), 1000),
+        "bandwidth × 1.5": (changed(gamma, bandwidth=1.5), 1000),
+        "ridge 0.001": (changed(gamma, ridge=0.001), 1000),
+        "ridge 1": (changed(gamma, ridge=1.0), 1000),
+        f"{COMPONENTS} components": (on_components(gamma, model, jax.random.key(2)), 1000),
+        "4000 sleep samples": (gamma, 4000),
+    }
+    with one_lapack_thread():
+        for name, (gradient_model, number) in variants.items():
+            estimate = compiled(
+                lambda model, g, key, number=number: regression_gradient(model, g, x, key, number)
+            )
+            found = [
+                cosines(estimate(model, gradient_model, key), truth)
+                for key in jax.random.split(jax.random.key(3), sets)
+            ]
+            means = np.mean(found, axis=0).round(2).tolist()
+            print(json.dumps({"kernel": name, "cosines": means}, ensure_ascii=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()
