@@ -13,7 +13,11 @@ It asks for large pages of memory, which must be done before Python starts, and 
 import argparse
 import json
 import math
+import os
 import resource
+import subprocess
+import sys
+import tempfile
 import time
 from functools import partial
 
@@ -128,13 +132,43 @@ def work(adapted):
     return total
 
 
+def small_problem():
+    keys = jax.random.split(jax.random.key(1), 2)
+    small = Small(jax.random.normal(keys[0], (10, 2)))
+    return small, alws.draw(small, keys[1], 500)[0].x
+
+
+def first_call():
+    """Seconds of `alws.fit` with one step, for a small model, all of this process so far apart."""
+    small, x = small_problem()
+    began = time.perf_counter()
+    alws.fit(small, x, key=jax.random.key(0), steps=1)
+    return time.perf_counter() - began
+
+
+def first_calls():
+    """The same in two fresh processes, with no compilation cache and with the first one's."""
+    with tempfile.TemporaryDirectory() as cache:
+        command = [sys.executable, __file__, "--first"]
+        environment = os.environ | {"ALWS_CACHE": cache}
+        runs = [
+            subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+            for _ in range(2)
+        ]
+    return [round(float(run.stdout), 2) for run in runs]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three repeats instead of thirty")
     parser.add_argument("--small-pages", action="store_true", help="memory as it comes")
+    parser.add_argument("--first", action="store_true", help=first_call.__doc__)
     arguments = parser.parse_args()
     if not arguments.small_pages:
         use_large_pages()
+    if arguments.first:
+        print(first_call())
+        return
     repeats = 3 if arguments.quick else 30
     report = {}
     keys = jax.random.split(jax.random.key(1), 3)
@@ -163,10 +197,13 @@ def main():
     ratio = report["images_adapted"]["seconds"] / report["images_fixed"]["seconds"]
     report["adapted_over_fixed"] = round(ratio, 2)
     report["peak_memory_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
-    small = Small(jax.random.normal(keys[0], (10, 2)))
-    x = alws.draw(small, keys[1], 500)[0].x
-    seconds, first = seconds_per_step(small, x, alws.Settings(), None, 2 * repeats)
-    report["small_adapted"] = {"seconds": round(seconds, 4), "first_step_seconds": round(first, 2)}
+    seconds, _ = seconds_per_step(*small_problem(), alws.Settings(), None, 2 * repeats)
+    first, cached = first_calls()
+    report["small_adapted"] = {
+        "seconds": round(seconds, 4),
+        "first_call_seconds": first,
+        "first_call_seconds_with_cache": cached,
+    }
     print(json.dumps(report, indent=2))
 
 
