@@ -1,23 +1,12 @@
 """Updates that are not finite: left out, and counted."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from test_checkpoint import Normal
 
 import alws
-
-
-class Shifted(eqx.Module):
-    mean: jax.Array
-
-    def sample(self, key):
-        z, noise = jax.random.normal(key, (2,))
-        return z, self.mean + z + noise
-
-    def log_joint(self, z, x):
-        return -0.5 * z**2 - 0.5 * (x - self.mean - z) ** 2
 
 
 class Blind(alws.Joint):
@@ -31,7 +20,7 @@ def test_an_update_of_gamma_that_is_not_finite_is_left_out_and_counted(key):
     settings = alws.Settings(sleep_samples=30, validation_samples=6)
     regression = alws.KernelRidge(alws.kernels.SquaredExponential())
     algorithm = alws.WakeSleep(regression, Blind(), optax.sgd(0.1), settings)
-    model = Shifted(jnp.array(0.0))
+    model = Normal(jnp.array(0.0))
     start = algorithm.init(model, alws.draw(model, key, 30)[0], key)
     state, info = eqx.filter_jit(algorithm.step)(start, jnp.linspace(0, 2, 5), key)
     assert state.counts.refused_steps == 1
