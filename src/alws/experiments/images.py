@@ -12,9 +12,9 @@ all methods end on two cores within two hours. ALWS has 1000 sleep samples there
 time measured better than the paper's 2000 (one minute of MNIST, seed 0, the same score), and ALWS-A
 adapts its kernel after one epoch, where the paper waits for five of fifty, at every fifth step and
 for the gradient: the paper's criterion, at every step from the hundredth on, measured worse than no
-adaptation (MNIST, seed 7, two minutes), and `benchmarks/posterior_gradient.py` shows why neither
-gains much. The other methods have the paper's values. `paper` trains SIVI for 1000 epochs and
-WGAN-GP for 500, the others for 50.
+adaptation (MNIST, seed 7, two minutes); `benchmarks/posterior_gradient.py` looks into it. The other
+methods have the paper's values. `paper` trains SIVI for 1000 epochs and WGAN-GP for 500, the others
+for 50.
 """
 
 import sys
