@@ -99,6 +99,26 @@ def test_log_joint_is_the_kalman_likelihood_times_the_posterior(key):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, exact)
 
 
+def test_simulated_sequences_have_the_moments_of_the_linear_gaussian_process(key):
+    """All draws are made before the scan; they must not repeat in time, nor between z and x."""
+    number, m = 20_000, TRACKING
+    x = np.asarray(alws.draw(m, key, number, Given(CONTROL))[0].x)
+    means, covs = [jnp.array([1.0, -1.0])], [0.49 * jnp.eye(2)]
+    for u in CONTROL[1:]:
+        means.append(m.matrix @ means[-1] + m.input_weight * u)
+        covs.append(m.matrix @ covs[-1] @ m.matrix.T + 0.16 * jnp.eye(2))
+    exact = np.zeros((len(CONTROL), len(CONTROL)))
+    for s, t in itertools.combinations_with_replacement(range(len(CONTROL)), 2):
+        power = jnp.linalg.matrix_power(m.matrix, t - s)
+        exact[s, t] = exact[t, s] = m.readout @ power @ covs[s] @ m.readout
+    exact += np.exp(2 * float(m.log_noise)) * np.eye(len(exact))
+    spread = np.sqrt(np.diag(exact))
+    errors = (x.mean(axis=0) - np.stack(means) @ np.asarray(m.readout)) / spread
+    np.testing.assert_allclose(errors, 0, atol=4 / number**0.5)
+    errors = (np.cov(x.T) - exact) / np.outer(spread, spread)
+    np.testing.assert_allclose(errors, 0, atol=4 * (2 / number) ** 0.5)
+
+
 def test_estimated_gradient_approaches_that_of_the_kalman_filter(key):
     data = alws.draw(TRACKING, key, 200, Given(CONTROL))[0].x
     model = eqx.tree_at(lambda m: m.readout, TRACKING, jnp.array([0.6, 0.9]))

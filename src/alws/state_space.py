@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
-from numpyro.distributions import Distribution
+
+from alws.distributions import draw_once, draw_with, log_prob, randomness
 
 
 class Given(NamedTuple):
@@ -97,29 +98,30 @@ class StateSpace(eqx.Module):
     def sample(self, key: Key[Array, ""], given: Given = Given()) -> tuple[Path, PyTree]:
         """One sequence (z, x); x is 0 at times that are not observed."""
         times = self._times(given)
-        start_key, first_key, steps_key = jax.random.split(key, 3)
-        first = _draw(self.initial(), start_key)
-        state = self.start(first)
+        start_key, moves_key, sees_key = jax.random.split(key, 3)
+        first = draw_once(self.initial(), start_key)
+        state, controls = self.start(first), _control(given)
+        shown = (state, *_at(controls, 0))
+        moves = randomness(self.transition, shown, moves_key, times - self.observe_start)
+        sees = randomness(self.observation, shown, sees_key, times)
 
-        def observe(state: PyTree, key: Array, control: tuple) -> tuple[PyTree, PyTree]:
-            x = _draw(self.observation(state, *control), key)
+        def observe(state: PyTree, sees: list[Array], control: tuple) -> tuple[PyTree, PyTree]:
+            x = draw_with(self.observation(state, *control), sees)
             return self.feed_back(state, x, *control), x
 
-        def step(state: PyTree, item: tuple[Array, tuple]) -> tuple[PyTree, tuple]:
-            key, control = item
-            latent_key, observation_key = jax.random.split(key)
-            z = _draw(self.transition(state, *control), latent_key)
-            state, x = observe(self.update(state, z, *control), observation_key, control)
+        def step(state: PyTree, item: tuple[list[Array], list[Array], tuple]) -> tuple:
+            moves, sees, control = item
+            z = draw_with(self.transition(state, *control), moves)
+            state, x = observe(self.update(state, z, *control), sees, control)
             return state, (z, x)
 
-        keys = jax.random.split(steps_key, times - self.observe_start)
-        controls = _control(given)
         if not self.observe_start:
-            _, (steps, x) = jax.lax.scan(step, state, (keys, controls), unroll=self.unroll)
+            items = moves, sees, controls
+            _, (steps, x) = jax.lax.scan(step, state, items, unroll=self.unroll)
             return Path(first, steps), _seen(x, given)
-        state, first_x = observe(state, first_key, _at(controls, 0))
-        rest = jax.tree.map(lambda u: u[1:], controls)
-        _, (steps, x) = jax.lax.scan(step, state, (keys, rest), unroll=self.unroll)
+        state, first_x = observe(state, *_at((sees, controls), 0))
+        items = moves, *jax.tree.map(lambda a: a[1:], (sees, controls))
+        _, (steps, x) = jax.lax.scan(step, state, items, unroll=self.unroll)
         return Path(first, steps), _seen(_prepend(first_x, x), given)
 
     def log_joint(self, z: Path, x: PyTree, given: Given = Given()) -> Float[Array, ""]:
@@ -129,16 +131,16 @@ class StateSpace(eqx.Module):
         moved = jax.tree.map(lambda u: u[1:], controls) if self.observe_start else controls
 
         def moving(state: PyTree, z: PyTree, control: tuple) -> Array:
-            return _log_prob(self.transition(state, *control), z)
+            return log_prob(self.transition(state, *control), z)
 
         def seeing(state: PyTree, x: PyTree, control: tuple) -> Array:
-            return _log_prob(self.observation(state, *control), x)
+            return log_prob(self.observation(state, *control), x)
 
         seen = jax.vmap(seeing)(after, x, controls)
         if given.observed is not None:
             seen = jnp.where(given.observed, seen, 0.0)
         return (
-            _log_prob(self.initial(), z.start)
+            log_prob(self.initial(), z.start)
             + jnp.sum(jax.vmap(moving)(before, z.steps, moved))
             + jnp.sum(seen)
         )
@@ -222,23 +224,6 @@ def sequences(data: PyTree, control: PyTree | None = None) -> tuple[PyTree, Give
             f"{[len(u) for u in controls]} for {[len(item) for item in items]}."
         )
     return x, Given(jnp.asarray(np.stack([_padded(u, longest) for u in controls])), observed)
-
-
-def _is_distribution(value: Any) -> bool:
-    return isinstance(value, Distribution)
-
-
-def _draw(distributions: PyTree, key: Key[Array, ""]) -> PyTree:
-    leaves, structure = jax.tree.flatten(distributions, is_leaf=_is_distribution)
-    keys = [key] if len(leaves) == 1 else list(jax.random.split(key, max(1, len(leaves))))
-    drawn = [d.sample(k) for d, k in zip(leaves, keys[: len(leaves)], strict=True)]
-    return jax.tree.unflatten(structure, drawn)
-
-
-def _log_prob(distributions: PyTree, values: PyTree) -> Float[Array, ""]:
-    leaves, structure = jax.tree.flatten(distributions, is_leaf=_is_distribution)
-    values = structure.flatten_up_to(values)
-    return sum((d.log_prob(v).sum() for d, v in zip(leaves, values, strict=True)), jnp.zeros(()))
 
 
 def _control(given: Given) -> tuple:
