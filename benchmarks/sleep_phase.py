@@ -1,6 +1,6 @@
 """How to make the most of a sleep phase: seconds to a given likelihood, as JSON.
 
-    PYTHONPATH=tests python benchmarks/sleep_phase.py [--quick] [--seeds 3]
+    PYTHONPATH=tests python benchmarks/sleep_phase.py [--quick] [--seeds 3] [--variants antithetic]
 
 Two problems of `tests/exact`, from their bad starts: factor analysis and the mixture of Gaussians.
 A run ends when the exact mean log likelihood comes within 0.05 nats per data point of its maximum.
@@ -240,6 +240,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="one seed, one rate, 50 steps")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--problems", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
     arguments = parser.parse_args()
     seeds, rates, most, sets = arguments.seeds, RATES, MOST, 200
     if arguments.quick:
@@ -252,7 +253,8 @@ def main():
             start, end = (MODELS[name](*jax.tree.leaves(m)) for m in (problem.start, end))
             problem = problem._replace(start=start)
             rows = {}
-            for variant, changes in VARIANTS.items():
+            for variant in dict.fromkeys(["default", *arguments.variants]):
+                changes = VARIANTS[variant]
                 rows[variant] = row = {}
                 if "theta_steps" not in changes:
                     models = end, halfway(start, end)

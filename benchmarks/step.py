@@ -147,15 +147,18 @@ def first_call():
 
 
 def first_calls():
-    """The same in two fresh processes, with no compilation cache and with the first one's."""
-    with tempfile.TemporaryDirectory() as cache:
-        command = [sys.executable, __file__, "--first"]
-        environment = os.environ | {"ALWS_CACHE": cache}
-        runs = [
-            subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-            for _ in range(2)
-        ]
-    return [round(float(run.stdout), 2) for run in runs]
+    """The same in fresh processes, with no compilation cache and with one; the best of three."""
+    command = [sys.executable, __file__, "--first"]
+    times = []
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as cache:
+            environment = os.environ | {"ALWS_CACHE": cache}
+            runs = [
+                subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+                for _ in range(2)
+            ]
+        times.append([float(run.stdout) for run in runs])
+    return [round(min(seconds), 2) for seconds in zip(*times, strict=True)]
 
 
 def main():
@@ -170,6 +173,7 @@ def main():
         print(first_call())
         return
     repeats = 3 if arguments.quick else 30
+    first_seconds, cached_seconds = first_calls()  # while this process holds no threads or memory
     report = {}
     keys = jax.random.split(jax.random.key(1), 3)
     model = Generator(eqx.nn.MLP(LATENT, PIXELS, HIDDEN, 2, key=keys[0]), jnp.zeros(()))
@@ -198,11 +202,10 @@ def main():
     report["adapted_over_fixed"] = round(ratio, 2)
     report["peak_memory_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
     seconds, _ = seconds_per_step(*small_problem(), alws.Settings(), None, 2 * repeats)
-    first, cached = first_calls()
     report["small_adapted"] = {
         "seconds": round(seconds, 4),
-        "first_call_seconds": first,
-        "first_call_seconds_with_cache": cached,
+        "first_call_seconds": first_seconds,
+        "first_call_seconds_with_cache": cached_seconds,
     }
     print(json.dumps(report, indent=2))
 
