@@ -61,10 +61,9 @@ def test_scalar_and_vector_regression_agree(wake, key):
     sleep, _ = alws.draw(model(), key, 300)
     smoother = smoother_for(sleep.x, 0.1)
     direct = alws.direct_gradients(model(), smoother, sleep, wake)
-    mean_score = flat(eqx.filter_grad(lambda m: jax.vmap(m.log_joint)(*sleep).mean())(model()))
     mean = np.concatenate([np.asarray(g.mean(axis=0)).ravel() for g in jax.tree.leaves(direct)])
     np.testing.assert_allclose(
-        estimated(Joint(), model(), sleep, wake, 0.1), mean - mean_score, rtol=1e-3, atol=1e-3
+        estimated(Joint(), model(), sleep, wake, 0.1), mean, rtol=1e-3, atol=1e-3
     )
 
 

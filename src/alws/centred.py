@@ -6,9 +6,10 @@ taken off its gradient on the data:
 
     ∇_θ J̄ = mean over data of ∇_θ Ĵ(x*) − mean over fresh x' ~ p_θ of ∇_θ Ĵ(x').
 
-It is then zero on average when the model is the truth, whatever the kernel. `Joint` is so by its
-form; `Natural`, which takes part of its gradient from the data as they are, gains by it where the
-likelihood is sharp and the regression's error is divided by a small variance.
+It is then zero on average when the model is the truth, whatever the kernel. `Joint` is nearly so by
+itself: the weights of the sleep samples are then nearly even, and their mean score is zero on
+average. `Natural`, which takes part of its gradient from the data as they are, gains by it where
+the likelihood is sharp and the regression's error is divided by a small variance.
 """
 
 from typing import Any

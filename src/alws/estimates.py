@@ -7,8 +7,8 @@ whose gradient at θ_t estimates that of the mean log likelihood:
 - `Natural`  J̄ = (1/M) Σ_mn W_mn [η_θ(z_n)·s(x*_m) − Ψ_θ(z_n)], exponential families;
 - `Cross`    J̄ = (1/M) Σ_mn W_mn log p_θ(z_n, x*_m), any model, M×N densities.
 
-`direct_gradients` regresses the vectors ∇_θ log p_θ(z_n, x_n) themselves, eq. (manual_loss), and
-leaves in their mean over sleep samples, zero in expectation, which `Joint` takes off.
+`direct_gradients` regresses the vectors ∇_θ log p_θ(z_n, x_n) themselves, eq. (manual_loss); the
+mean of its predictions is the gradient of `Joint`'s J̄.
 """
 
 from collections.abc import Callable
@@ -84,13 +84,8 @@ class Joint(eqx.Module):
     def objective(
         self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
     ) -> Float[Array, ""]:
-        """Σ_n w̄_n log p_θ(z_n, x_n), differentiated with weights w̄_n − 1/N.
-
-        The score has mean zero over sleep samples, so taking its mean off changes nothing in
-        expectation; where data and model agree, w̄ is nearly 1/N and all the noise goes with it.
-        """
-        values = log_joints(model, sleep, condition)
-        return held.mean_weights @ values - values.mean() + jax.lax.stop_gradient(values.mean())
+        """Σ_n w̄_n log p_θ(z_n, x_n)."""
+        return held.mean_weights @ log_joints(model, sleep, condition)
 
     def predict(
         self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
@@ -214,8 +209,7 @@ def direct_gradients(
     """Δ̂(x*_m) = Σ_n W_mn ∇_θ log p_θ(z_n, x_n) for every wake point: eq. (manual_loss).
 
     Returns θ's pytree with one more leading axis, the wake points. It holds N gradients at once.
-    Their mean over the points, less the mean score (1/N) Σ_n ∇_θ log p_θ(z_n, x_n), is the gradient
-    of `Joint`'s J̄.
+    Their mean over the points is the gradient of `Joint`'s J̄.
     """
     parameters, rest = eqx.partition(model, eqx.is_inexact_array)
 

@@ -204,13 +204,10 @@ class ImplicitNetwork(eqx.Module):
     def objective(
         self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
     ) -> Float[Array, ""]:
-        """Ĵ's mean at θ_t and, to first order, Σ_n (a_n − 1/N) (y_n(θ) − y_n(θ_t)) more.
-
-        The mean score, zero in expectation, is taken off as in `Joint`.
-        """
+        """Ĵ's mean at θ_t and, to first order, Σ_n a_n (y_n(θ) − y_n(θ_t)) more."""
         targets, value = held.rest
         change = log_joints(model, sleep, condition) - targets
-        return value + held.mean_weights @ change - change.mean()
+        return value + held.mean_weights @ change
 
     def predict(
         self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
