@@ -22,7 +22,7 @@ test: $(VENV)/ready  ## lint and the whole fast test suite
 	$(BIN)/python -m pytest -q -n 2 --durations=10
 
 slow: $(VENV)/ready  ## the tests that take minutes
-	$(BIN)/python -m pytest -q -m slow --durations=10
+	XLA_FLAGS= $(BIN)/python -m pytest -q -m slow --durations=10
 
 check: test  ## everything a change should pass, types included
 	$(BIN)/pyright

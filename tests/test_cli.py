@@ -162,6 +162,10 @@ def test_gallery_and_readme_table(tmp_path):
     assert "former" not in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
+    claims = [{**claims[0], "claim": f"c{i}", "holds": i > 4} for i in range(7)]
+    (shown / "pinwheel" / "claims.json").write_text(json.dumps(claims))
+    named = f"| 2 of 7 | c0; c1; c2; [2 more]({shown.as_posix()}/README.md) |"
+    assert named in gallery.summary_table(shown)
     (run / "settings.json").write_text(json.dumps({**record, "preset": "quick"}))
     with pytest.raises(RunError, match="the gallery shows desk runs, got preset 'quick'"):
         gallery.publish(run, shown)

@@ -85,7 +85,8 @@ def test_arrays_are_learnt_and_what_is_to_stay_stays(data):
 
 
 @pytest.mark.parametrize("name", ["beta_bernoulli"])
-def test_default_fit_reaches_the_maximum_likelihood(name):
+def test_default_fit_reaches_the_maximum_likelihood(name, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")  # its step is compiled as for users, being run 400 times
     _reaches_the_maximum(name, steps=400)
 
 

@@ -12,6 +12,8 @@ HEAD = """# Claims
 
 Every claim against the last `desk` run of its experiment; `alws publish` writes this page.
 """
+NAMED = 4
+"""How many claims that do not hold are named in the README; the gallery's table has them all."""
 TABLE = "scores.csv"
 """What a comparison leaves beside figure and claims: a line for each of its runs."""
 
@@ -55,6 +57,9 @@ def summary_table(gallery: Path) -> str:
         failed = [_cell(claim["claim"]) for claim in claims if not claim["holds"]]
         link = f"[{name}]({gallery.as_posix()}/{name})"
         held = f"{len(claims) - len(failed)} of {len(claims)}"
+        if len(failed) > NAMED:
+            more = f"[{len(failed) - NAMED + 1} more]({gallery.as_posix()}/README.md)"
+            failed = [*failed[: NAMED - 1], more]
         rows.append(f"| {link} | {held} | {'; '.join(failed)} |")
     return "\n".join(rows)
 
