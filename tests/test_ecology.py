@@ -46,13 +46,13 @@ def test_the_counts_are_those_of_nicholson():
 
 def test_density_is_that_of_scipy(model, key):
     z, x = model.sample(key)
-    born, died = (np.asarray(v, float) for v in z.steps)
+    born, died = (np.exp(np.asarray(v, float)) for v in z.steps)
     seen = populations(model, int(z.start) + 1, born, died, np.asarray(x, float))
     p_shape, d_shape = VALUES["sigma_p"] ** -2, VALUES["sigma_d"] ** -2
     expected = (
         jax.nn.log_softmax(model.logits)[z.start]
-        + stats.gamma.logpdf(born, p_shape, scale=1 / p_shape).sum()
-        + stats.gamma.logpdf(died, d_shape, scale=1 / d_shape).sum()
+        + (stats.gamma.logpdf(born, p_shape, scale=1 / p_shape) + np.log(born)).sum()
+        + (stats.gamma.logpdf(died, d_shape, scale=1 / d_shape) + np.log(died)).sum()
         + stats.lognorm.logpdf(np.asarray(x), VALUES["sigma_n"], scale=seen).sum()
     )
     np.testing.assert_allclose(model.log_joint(z, x), expected, rtol=1e-4)
@@ -66,12 +66,20 @@ def test_draws_have_the_moments_of_their_distributions(key):
     frequency = np.bincount(draws.z.start, minlength=ecology.LONGEST) / 4000
     np.testing.assert_allclose(frequency, 1 / 20, atol=0.015)
     for noise, name in zip(draws.z.steps, ("sigma_p", "sigma_d"), strict=True):
-        np.testing.assert_allclose(noise.mean(), 1, atol=0.01)
-        np.testing.assert_allclose(noise.std(), VALUES[name], rtol=0.02)
+        np.testing.assert_allclose(jnp.exp(noise).mean(), 1, atol=0.01)
+        np.testing.assert_allclose(jnp.exp(noise).std(), VALUES[name], rtol=0.02)
     states = jax.vmap(lambda z, x: model.states(z, x)[1][2])(draws.z, draws.x)
     residual = jnp.log(draws.x / states)
     np.testing.assert_allclose(residual.mean(), 0, atol=3e-3)
     np.testing.assert_allclose(residual.std(), VALUES["sigma_n"], rtol=0.02)
+
+
+def test_noise_too_small_for_its_own_number_has_a_finite_score(key):
+    model = Blowflies.at(100, 0.3, **{**VALUES, "sigma_p": 4.0})
+    draws, _ = alws.draw(model, key, 200)
+    assert (jnp.exp(draws.z.steps[0]) == 0).any()
+    scores = jax.vmap(jax.grad(lambda m, z, x: m.log_joint(z, x)), (None, 0, 0))(model, *draws)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(scores))
 
 
 def test_a_simulator_that_overflows_is_counted_and_the_fit_goes_on(key):

@@ -332,6 +332,7 @@ def test_draws_that_overflow_are_replaced_and_counted(data):
 
 def test_a_step_that_is_not_finite_never_reaches_the_parameters(data):
     prior = lambda m: jnp.where(m.logit > -100, jnp.nan * m.logit, 0.0)  # noqa: E731
-    result = fit(data, steps=5, log_prior=prior)
+    with pytest.warns(RuntimeWarning, match="on 5 of 5 steps it was not"):
+        result = fit(data, steps=5, log_prior=prior)
     assert result.diagnostics.refused_steps == 5
     np.testing.assert_array_equal(result.model.means, START.means)

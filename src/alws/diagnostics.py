@@ -7,6 +7,7 @@
   worst; near 1 nothing was solved. 0 for regressions that factorise.
 """
 
+import warnings
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -26,6 +27,25 @@ class Diagnostics(NamedTuple):
     refused_steps: int
     ridge_escalations: int
     replaced_draws: int
+
+
+MANY_REFUSED = 0.1
+"""The share of refused steps from which on a fit is not to be trusted."""
+
+
+def warn_of_refusals(refused: int, steps: int) -> None:
+    """Say so when many of a fit's steps were refused: θ may have stood still.
+
+    Example: `warn_of_refusals(1234, 1300)` warns, `warn_of_refusals(3, 1300)` does not.
+    """
+    if refused > MANY_REFUSED * steps:
+        warnings.warn(
+            f"the gradient must be finite; on {refused} of {steps} steps it was not, and they were "
+            "left out, so the fit may have stood still. Check that `log_joint` is finite on every "
+            "draw at the fitted parameters (log of 0, overflow), or take smaller steps.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def effective_samples(weights: Float[Array, " sleep"]) -> Float[Array, ""]:

@@ -15,7 +15,7 @@ from alws import defaults, distributed, resuming
 from alws.callbacks import Callback, ProgressBar, Report
 from alws.checks import at_least
 from alws.contract_checks import check_log_prior
-from alws.diagnostics import Diagnostics
+from alws.diagnostics import Diagnostics, warn_of_refusals
 from alws.estimates import choose
 from alws.features import follow
 from alws.problem import Problem, prepare
@@ -133,7 +133,10 @@ def fit(
                     resuming.save(path, state, history, key, origin)
                 if stop:
                     break
-    return _result(algorithm, take_back(state, mesh), history)
+    result = _result(algorithm, take_back(state, mesh), history)
+    if distributed.first():
+        warn_of_refusals(result.diagnostics.refused_steps, result.steps)
+    return result
 
 
 def _mesh(settings: Settings) -> Mesh | None:

@@ -3,9 +3,9 @@
     τ ~ Categorical(m),  τ ∈ {1, …, 20},   e_t ~ Gamma(1, σ_p),   ε_t ~ Gamma(1, σ_d)
     z_t = P x_{t−τ} exp(−x_{t−τ}/N0) e_t + x_{t−1} exp(−δ ε_t),   x_t ~ LogNormal(log z_t, σ_n)
 
-Gammas by mean and deviation. The noisy count goes back into the dynamics; the 20 counts before the
-first are parameters, between 0 and 1, the largest count being 1. The paper's equation leaves out
-e_t, which its text defines.
+Gammas by mean and deviation; the latents are τ, log e and log ε. The noisy count goes back into the
+dynamics; the 20 counts before the first are parameters, between 0 and 1, the largest count being 1.
+The paper's equation leaves out e_t, which its text defines.
 
 One sequence is never near another, so the regression is linear in what an ecologist would look at
 (`ecology_features.py`). The fit begins with all parameters 1, as the authors' did, and has the
@@ -69,8 +69,12 @@ class Settings:
     simulations: int = 1000
 
 
-class Gamma(dist.Gamma):
-    """A Gamma variable with mean 1, drawn many at a time."""
+class LogGamma(dist.Gamma):
+    """The logarithm of a Gamma variable with mean 1, drawn many at a time.
+
+    At a large deviation the variable itself is often smaller than any float32 but 0, where it has
+    no density.
+    """
 
     def __init__(self, log_deviation: Float[Array, ""]):
         shape = jnp.exp(-2 * log_deviation)
@@ -78,7 +82,11 @@ class Gamma(dist.Gamma):
 
     def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
         shape = jnp.broadcast_to(jnp.asarray(self.concentration), sample_shape + self.batch_shape)
-        return jnp.exp(log_gamma(key, shape)) / shape
+        return log_gamma(key, shape) - jnp.log(shape)
+
+    def log_prob(self, value: Float[Array, "*draws"]) -> Float[Array, "*draws"]:
+        shape = jnp.asarray(self.concentration)
+        return shape * (value + jnp.log(shape) - jnp.exp(value)) - jax.lax.lgamma(shape)
 
 
 class Blowflies(alws.StateSpace):
@@ -111,15 +119,15 @@ class Blowflies(alws.StateSpace):
     def start(self, z: Int[Array, ""]) -> PyTree:
         return z, jax.nn.sigmoid(self.past), jnp.ones(())
 
-    def transition(self, state: PyTree) -> tuple[Gamma, Gamma]:
-        return Gamma(self.logs["sigma_p"]), Gamma(self.logs["sigma_d"])
+    def transition(self, state: PyTree) -> tuple[LogGamma, LogGamma]:
+        return LogGamma(self.logs["sigma_p"]), LogGamma(self.logs["sigma_d"])
 
     def update(self, state: PyTree, z: tuple[Array, Array]) -> PyTree:
         delay, counts, _ = state
         born, died = z
         old, last = counts[delay], counts[0]
-        births = old * jnp.exp(self.logs["P"] - old * jnp.exp(-self.logs["N0"])) * born
-        survivors = last * jnp.exp(-jnp.exp(self.logs["delta"]) * died)
+        births = old * jnp.exp(self.logs["P"] - old * jnp.exp(-self.logs["N0"]) + born)
+        survivors = last * jnp.exp(-jnp.exp(self.logs["delta"] + died))
         return delay, counts, jnp.maximum(births + survivors, LEAST)
 
     def observation(self, state: PyTree) -> dist.LogNormal:
