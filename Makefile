@@ -19,7 +19,7 @@ demo: $(VENV)/ready  ## fit the pinwheel, with a progress bar, and say where the
 test: $(VENV)/ready  ## lint and the whole fast test suite
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -q -n 2 --durations=10
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10
 
 slow: $(VENV)/ready  ## the tests that take minutes
 	XLA_FLAGS= $(BIN)/python -m pytest -q -m slow --durations=10

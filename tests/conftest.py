@@ -3,8 +3,8 @@
 Flags that are given stand: `XLA_FLAGS= pytest` compiles as for users.
 
 Every compiled function keeps memory maps of its own, and Linux allows a process 65530 of them:
-beyond that the compiler crashes. So what was compiled is let go at the end of a test file by which
-there are many. Until then, and on disk, even the smallest functions are kept for other files.
+beyond that the compiler crashes. So what a test file compiled is let go at the file's end. On disk
+even the smallest functions are kept, for other files and for the next time.
 """
 
 import os
@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 
 CACHE = Path(tempfile.gettempdir()) / f"alws-tests-{os.getuid()}"
-MAPS, MOST_MAPS = Path("/proc/self/maps"), 25_000
 os.environ["ALWS_CACHE"] = os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
@@ -35,9 +34,8 @@ import pytest
 @pytest.fixture(autouse=True, scope="module")
 def let_go_of_compiled_functions():
     yield
-    if not MAPS.exists() or len(MAPS.read_bytes().splitlines()) > MOST_MAPS:
-        eqx.clear_caches()
-        jax.clear_caches()
+    eqx.clear_caches()
+    jax.clear_caches()
 
 
 @pytest.fixture

@@ -242,7 +242,7 @@ EXPERIMENT = Experiment(
     title="nonlinear oscillations: a hidden velocity found from thirty images (§4.6)",
     presets={
         "quick": Settings(steps=20, starts=1, sleep_samples=60, projections=30, drawn=5),
-        "desk": Settings(steps=1000),
+        "desk": Settings(steps=2000),
         "paper": Settings(
             steps=50_000, sleep_samples=2000, projections=200, ridge=0.001, learning_rate=0.001
         ),
