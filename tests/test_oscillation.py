@@ -77,3 +77,15 @@ def test_longer_sequences_come_from_the_same_model(key):
     np.testing.assert_allclose(
         generated.images[0, 7], model.show(jnp.asarray(generated.states[0, 7])), rtol=1e-4
     )
+
+
+def test_the_best_start_is_the_highest_that_a_density_can_reach(key):
+    model = page.Oscillator(key, 12)
+    object.__setattr__(model, "log_pixel_noise", jnp.array(-1.5))
+    z, x = model.sample(key)
+    z = jax.tree.map(jnp.zeros_like, z)
+    mode = jax.vmap(model.show)(model.states(z, x)[1])
+    limit = page.attainable(model)
+    np.testing.assert_allclose(model.log_joint(z, mode), limit, rtol=1e-5)
+    assert page.highest([20.0, limit - 1, 1e5, 10.0], [limit] * 4) == 1
+    assert page.highest([1e5, 2e5], [limit] * 2) == 1
