@@ -56,7 +56,7 @@ def check_model(model: Any) -> None:
             "nothing to fit. Make its parameters jax arrays, for example `jnp.array(0.5)`; Python "
             "numbers are constants."
         )
-    bad = sum(int(jnp.sum(~jnp.isfinite(leaf))) for leaf in parameters)
+    bad = sum(int(np.sum(~np.isfinite(np.asarray(leaf)))) for leaf in parameters)
     if bad:
         raise ValueError(f"the model's parameters must be finite at the start; {bad} are not.")
 

@@ -43,7 +43,7 @@ def factorise(gram: Float[Array, "n n"], ridge: Float[Array, ""]) -> Factor:
 
 def _factorise(gram: Float[Array, "n n"], ridge: Float[Array, ""]) -> Factor:
     floor = gram.shape[0] * jnp.finfo(gram.dtype).eps * jnp.abs(jnp.diagonal(gram)).max()
-    nothing = Factor(gram, ridge, jnp.full((), -1))
+    nothing = Factor(jnp.zeros_like(gram), ridge, jnp.full((), -1))
 
     def failed(factor: Factor) -> Array:
         untried = factor.escalations < 0

@@ -212,8 +212,7 @@ class WakeSleep:
 
         information = None
         if self.natural_units:
-            sign_key = jax.random.fold_in(key, 1)
-            information = natural_units.information(model, sleep, sign_key, condition)
+            information = natural_units.information(model, sleep, condition)
         factor = smoother.factor
         return (
             SleepResult(gamma_gradient, r2, factor.ridge, factor.escalations, replaced),
