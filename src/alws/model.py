@@ -112,7 +112,7 @@ def log_joints(model: Any, draws: Draws, condition: PyTree | None = None) -> Flo
 def finite(tree: PyTree) -> Array:
     """Which rows of a batched pytree hold only finite numbers."""
     rows = [
-        jnp.abs(leaf).reshape(leaf.shape[0], -1).max(axis=1, initial=0) < jnp.inf
+        jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
         for leaf in jax.tree.leaves(tree)
         if eqx.is_inexact_array(leaf)
     ]
