@@ -22,7 +22,8 @@ MANY_NUMBERS = 200_000
 LEVEL = "xla_backend_optimization_level"
 QUICK_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 """Loops made as XLA did before it had a compiler of their own: in half the time, and the small
-step of `benchmarks/step.py` is as quick with them; others took up to a tenth longer."""
+step of `benchmarks/step.py` is as quick with them; others took 3 to 16 % longer. For a long fit
+`XLA_FLAGS=--xla_backend_optimization_level=3` compiles with the usual care."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
