@@ -157,16 +157,14 @@ class Natural(eqx.Module):
         statistics, base = _statistics(model, sleep, x, condition)
         latent, _ = _depends_on_latent(model, sleep, condition)
         points = statistics[0].shape[0]
-        regressed = [s for s, moves in zip(statistics, latent, strict=True) if moves]
-        columns = jnp.concatenate([*regressed, jnp.ones((points, 1), base.dtype)], axis=1)
-        pulled = smoother.pull(x, columns / points)
-        sizes = [s.shape[1] for s in regressed]
-        pieces = iter(jnp.split(pulled[:, :-1], _ends(sizes), axis=1))
+        regressed = [s / points for s, moves in zip(statistics, latent, strict=True) if moves]
+        pulled, mean_weights = smoother.pull(x, (regressed, _even(smoother, points)))
+        pieces = iter(pulled)
         cotangents = [
             next(pieces) if moves else s.mean(axis=0)
             for s, moves in zip(statistics, latent, strict=True)
         ]
-        return Held(pulled[:, -1], (cotangents, base.mean()))
+        return Held(mean_weights[:, 0], (cotangents, base.mean()))
 
     def objective(
         self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
@@ -225,7 +223,11 @@ def direct_gradients(
 
 def _mean_weights(smoother: Smoother, x: PyTree) -> Float[Array, " sleep"]:
     points = jax.tree.leaves(x)[0].shape[0]
-    return smoother.pull(x, jnp.full((points, 1), 1 / points, smoother.factor.ridge.dtype))[:, 0]
+    return smoother.pull(x, _even(smoother, points))[:, 0]
+
+
+def _even(smoother: Smoother, points: int) -> Float[Array, "points 1"]:
+    return jnp.full((points, 1), 1 / points, smoother.factor.ridge.dtype)
 
 
 def _parts(model: Any, condition: PyTree | None) -> Callable[[PyTree], tuple[list, list]]:
@@ -272,8 +274,3 @@ def _depends_on_latent(
             reached.update(equation.outvars)
     flags = [not isinstance(v, Literal) and v in reached for v in closed.jaxpr.outvars]
     return jax.tree.unflatten(jax.tree.structure(shape), flags)
-
-
-def _ends(sizes: list[int]) -> list[int]:
-    """Where to cut columns of these sizes apart."""
-    return [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]

@@ -110,12 +110,10 @@ def log_joints(model: Any, draws: Draws, condition: PyTree | None = None) -> Flo
 
 
 def finite(tree: PyTree) -> Array:
-    """Which rows of a batched pytree hold only finite numbers."""
-    rows = [
-        jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
-        for leaf in jax.tree.leaves(tree)
-        if eqx.is_inexact_array(leaf)
-    ]
+    """Which rows of a batched pytree hold only finite numbers: those whose product with 0 is 0."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
+    flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
+    rows = [leaf @ jnp.zeros(leaf.shape[1], leaf.dtype) == 0 for leaf in flat]
     return jnp.stack(rows).all(axis=0) if rows else jnp.array(True)
 
 

@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from alws.model import Draws, splits
+from alws.products import transposing_first
 
 
 class SleepResult(NamedTuple):
@@ -62,12 +63,17 @@ def value_and_gradient(
     A likelihood's forward pass at the raw latents is the one the observations were drawn with, and
     the compiler does it once. Other models share nothing and are differentiated at mended draws.
     """
+    draws = raw if splits(model) else mended
+    value, pullback = eqx.filter_vjp(lambda m: objective(m, draws), model)
+
+    def gradient() -> PyTree:
+        return transposing_first(lambda: pullback(jnp.ones_like(value))[0])
+
     if not splits(model):
-        return eqx.filter_value_and_grad(objective)(model, mended)
-    value, pullback = eqx.filter_vjp(lambda m: objective(m, raw), model)
+        return value, gradient()
     return jax.lax.cond(
         replaced == 0,
-        lambda: (value, pullback(jnp.ones_like(value))[0]),
+        lambda: (value, gradient()),
         lambda: eqx.filter_value_and_grad(objective)(model, mended),
     )
 

@@ -32,6 +32,7 @@ from alws.gradient_models.protocols import GradientModel, Smoother, solver_resid
 from alws.gradient_models.reweighted import fit_towards
 from alws.held_out import held_out_error
 from alws.model import Draws, draw, mend, simulate
+from alws.products import transposing_first
 from alws.settings import Settings
 from alws.sharding import over_devices
 from alws.updates import SleepResult, WakeResult, select, update, value_and_gradient, value_if
@@ -185,7 +186,7 @@ class WakeSleep:
 
         def with_gradient() -> tuple[Array, PyTree]:
             (_, r2), cotangent = eqx.filter_value_and_grad(score, has_aux=True)(smoother)
-            return r2, to_gamma(cotangent)[0]
+            return r2, transposing_first(lambda: to_gamma(cotangent)[0])
 
         def without_gradient() -> tuple[Array, PyTree]:
             nothing = jax.tree.map(jnp.zeros_like, eqx.filter(gamma, eqx.is_inexact_array))

@@ -87,11 +87,16 @@ class FittedLinearReadout(eqx.Module):
         return self._place(x, self.reach) @ readout + mean
 
     def pull(
-        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
-    ) -> Float[Array, "sleep targets"]:
+        self, x: PyTree[Array], cotangents: PyTree[Float[Array, "points _"]]
+    ) -> PyTree[Float[Array, "sleep _"]]:
         """Wᵀ·cotangents."""
-        asked = self._solve(self._place(x, self.reach).T @ cotangents)
-        return self.placed @ asked + cotangents.sum(axis=0) / self.placed.shape[0]
+        placed = self._place(x, self.reach).T
+
+        def one(columns: Array) -> Array:
+            asked = self._solve(placed @ columns)
+            return self.placed @ asked + columns.sum(axis=0) / self.placed.shape[0]
+
+        return jax.tree.map(one, cotangents)
 
     def outside(self, x: PyTree[Array]) -> Float[Array, ""]:
         """The share of points farther out than 99 % of the sleep samples, by φᵀ(ΦᵀΦ + λI)⁻¹φ."""

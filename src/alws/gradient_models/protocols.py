@@ -28,9 +28,9 @@ class Smoother(Protocol):
         ...
 
     def pull(
-        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
-    ) -> Float[Array, "sleep targets"]:
-        """Wᵀ·cotangents."""
+        self, x: PyTree[Array], cotangents: PyTree[Float[Array, "points _"]]
+    ) -> PyTree[Float[Array, "sleep _"]]:
+        """Wᵀ·cotangents, of one matrix or of each of several."""
         ...
 
     def outside(self, x: PyTree[Array]) -> Float[Array, ""]:

@@ -147,13 +147,17 @@ class FittedReweighted(eqx.Module):
         return self.plain.predict(self._pair(x), self.root[:, None] * (targets - mean)) + mean
 
     def pull(
-        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
-    ) -> Float[Array, "sleep targets"]:
+        self, x: PyTree[Array], cotangents: PyTree[Float[Array, "points _"]]
+    ) -> PyTree[Float[Array, "sleep _"]]:
         """Wᵀ·cotangents."""
-        plain = self.root[:, None] * self.plain.pull(self._pair(x), cotangents)
-        if not self.intercept:
-            return plain
-        return plain + self.share[:, None] * (cotangents.sum(axis=0) - plain.sum(axis=0))
+
+        def one(pulled: Array, columns: Array) -> Array:
+            plain = self.root[:, None] * pulled
+            if not self.intercept:
+                return plain
+            return plain + self.share[:, None] * (columns.sum(axis=0) - plain.sum(axis=0))
+
+        return jax.tree.map(one, self.plain.pull(self._pair(x), cotangents), cotangents)
 
     def outside(self, x: PyTree[Array]) -> Float[Array, ""]:
         """The share of points farther from the nearest sleep sample than 99 % of these are."""

@@ -5,8 +5,10 @@ W + (1 − W1)/N, so that what does not depend on x is predicted exactly instead
 """
 
 from abc import abstractmethod
+from itertools import accumulate
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
@@ -55,16 +57,20 @@ class WithIntercept(eqx.Module):
         return self.plain_predict(self._points(x), targets - mean) + mean
 
     def pull(
-        self, x: PyTree[Array], cotangents: Float[Array, "points targets"]
-    ) -> Float[Array, "sleep targets"]:
+        self, x: PyTree[Array], cotangents: PyTree[Float[Array, "points _"]]
+    ) -> PyTree[Float[Array, "sleep _"]]:
         """Wᵀ·cotangents: what the points ask of each sleep sample. Solves for the fewer columns."""
-        points, targets = cotangents.shape
-        if targets >= points:
-            return self.weights(x).T @ cotangents
-        plain = self.plain_pull(self._points(x), cotangents)
-        if not self.intercept:
-            return plain
-        return plain + (cotangents.sum(axis=0) - plain.sum(axis=0)) / plain.shape[0]
+        leaves, structure = jax.tree.flatten(cotangents)
+        widths = [leaf.shape[1] for leaf in leaves]
+        if sum(widths) >= leaves[0].shape[0]:
+            weights = self.weights(x).T
+            return jax.tree.map(lambda columns: weights @ columns, cotangents)
+        columns = jnp.concatenate(leaves, axis=1)
+        pulled = self.plain_pull(self._points(x), columns)
+        if self.intercept:
+            pulled += (columns.sum(axis=0) - pulled.sum(axis=0)) / pulled.shape[0]
+        ends = list(accumulate(widths))[:-1]
+        return jax.tree.unflatten(structure, jnp.split(pulled, ends, axis=1))
 
     def _points(self, x: PyTree[Array]) -> PyTree[Array]:
         points = self.kernel.place(self.kernel.embed(x))
