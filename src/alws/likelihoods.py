@@ -101,7 +101,7 @@ class Gaussian(Likelihood):
 
     def log_normaliser(self) -> tuple[Array, Array]:
         copies = self.mean.size // max(self.scale.size, 1)
-        squares = _sum_to(self.mean**2, self.scale.shape)
+        squares = _sum_to(self.mean * self.mean, self.scale.shape)
         return jnp.sum(squares / self.scale**2) / 2, copies * jnp.sum(jnp.log(self.scale))
 
     def log_base(self, x: Float[Array, "*shape"]) -> Float[Array, ""]:

@@ -119,13 +119,15 @@ class WakeSleep:
         else:
             sleep, wake, kept = self._phases_by_condition(state, x, key, conditions)
 
-        gamma, gamma_optimiser, gamma_fine = update(
-            self.settings.adapt.optimiser,
-            gamma,
-            jax.tree.map(jnp.negative, sleep.gamma_gradient),
-            state.gamma_optimiser,
-            jax.tree.map(jnp.ones_like, sleep.gamma_gradient),
-        )
+        gamma_optimiser, gamma_fine = state.gamma_optimiser, jnp.array(True)
+        if self.settings.adapt.anything:
+            gamma, gamma_optimiser, gamma_fine = update(
+                self.settings.adapt.optimiser,
+                gamma,
+                jax.tree.map(jnp.negative, sleep.gamma_gradient),
+                gamma_optimiser,
+                jax.tree.map(jnp.ones_like, sleep.gamma_gradient),
+            )
         if self.settings.adapt.anything and not self.settings.adapt.always:
             due = self.settings.adapt.due(state.step)
             gamma = select(due, gamma, state.gradient_model)
