@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 def squared_distances(
     a: Float[Array, "n features"], b: Float[Array, "m features"]
 ) -> Float[Array, "n m"]:
-    """‖a_i − b_j‖² by one matrix product, centred on a so that little is lost to rounding."""
-    centre = jax.lax.stop_gradient(a.mean(axis=0))
+    """‖a_i − b_j‖² by one matrix product, centred on b so that little is lost to rounding."""
+    centre = jax.lax.stop_gradient(b.mean(axis=0))
     a, b = a - centre, b - centre
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)
     return jnp.maximum(squares - 2 * a @ b.T, 0)
