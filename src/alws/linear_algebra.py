@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from alws.sharding import by_itself
 
@@ -21,15 +21,28 @@ LARGE, BLOCK = 1025, 200
 """From how many rows on the factor is made in blocks, and the most rows of a block."""
 
 
+class Column(NamedTuple):
+    """A block column of L: of its diagonal block the inverse, transposed, and all that is below."""
+
+    inverse: Float[Array, "size size"]
+    below: Float[Array, "rest size"]
+
+
 class Factor(NamedTuple):
     """A Cholesky factor L of K + ridge·I, the ridge it took and how often it was raised.
 
-    `array` is Lᵀ; of a large matrix it is L with L⁻ᵀ in place of each diagonal block.
+    L is given as Lᵀ, or by its block columns if it is large.
     """
 
-    array: Float[Array, "n n"]
+    parts: Float[Array, "n n"] | tuple[Column, ...]
     ridge: Float[Array, ""]
     escalations: Int[Array, ""]
+
+    @property
+    def finite(self) -> Bool[Array, ""]:
+        """Whether it was made: what is not finite is carried on to the last entry."""
+        last = self.parts[-1].inverse if isinstance(self.parts, tuple) else self.parts
+        return jnp.isfinite(last[-1, -1])
 
 
 def factorise(gram: Float[Array, "n n"], ridge: Float[Array, ""]) -> Factor:
@@ -43,17 +56,18 @@ def factorise(gram: Float[Array, "n n"], ridge: Float[Array, ""]) -> Factor:
 
 def _factorise(gram: Float[Array, "n n"], ridge: Float[Array, ""]) -> Factor:
     floor = gram.shape[0] * jnp.finfo(gram.dtype).eps * jnp.abs(jnp.diagonal(gram)).max()
-    nothing = Factor(jnp.zeros_like(gram), ridge, jnp.full((), -1))
+    shapes = jax.eval_shape(lambda: _cholesky(gram, ridge))
+    parts = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), shapes)
+    nothing = Factor(parts, ridge, jnp.full((), -1))
 
     def failed(factor: Factor) -> Array:
         untried = factor.escalations < 0
-        bad = ~jnp.isfinite(factor.array[-1, -1])
-        return untried | (bad & (factor.escalations < MOST_ESCALATIONS))
+        return untried | (~factor.finite & (factor.escalations < MOST_ESCALATIONS))
 
     def attempt(factor: Factor) -> Factor:
         raised = jnp.maximum(10 * factor.ridge, floor)
         ridge = jnp.where(factor.escalations < 0, factor.ridge, raised)
-        return Factor(_cholesky(gram, ridge, factor.array), ridge, factor.escalations + 1)
+        return Factor(_cholesky(gram, ridge), ridge, factor.escalations + 1)
 
     return jax.lax.while_loop(failed, attempt, nothing)
 
@@ -83,7 +97,7 @@ def solve_factored(factor: Factor, b: Float[Array, "n targets"]) -> Float[Array,
 
     Example: `solve_factored(factorise(gram, ridge), b)`.
     """
-    return by_itself(_substitute)(factor.array, b)
+    return by_itself(_substitute)(factor.parts, b)
 
 
 def _blocks(n: int) -> list[slice]:
@@ -94,25 +108,26 @@ def _blocks(n: int) -> list[slice]:
 
 
 def _cholesky(
-    a: Float[Array, "n n"], ridge: Float[Array, ""], factor: Float[Array, "n n"]
-) -> Float[Array, "n n"]:
-    """The factor as `Factor` keeps it. A large one is written over `factor`: with A = a + ridge·I,
+    a: Float[Array, "n n"], ridge: Float[Array, ""]
+) -> Float[Array, "n n"] | tuple[Column, ...]:
+    """The factor's parts. With A = a + ridge·I those of a large one are
 
     C = A[k:, k] − L[k:, :k] L[k, :k]ᵀ,  L[k, k] = chol(C[k]),  L[k+1:, k] = C[k+1:] L[k, k]⁻ᵀ
 
     for one block column k after the other.
     """
-    if a.shape[0] < LARGE:
+    n = a.shape[0]
+    if n < LARGE:
         return _upper(a, ridge)
-    for k in _blocks(a.shape[0]):
-        left = factor[k.start :, : k.start]
+    done: list[Column] = []
+    for k in _blocks(n):
         size = k.stop - k.start
+        left = jnp.concatenate([a[k.start :, :0], *(c.below[k.start - n :] for c in done)], axis=1)
         column = a[k.start :, k] - left @ left[:size].T
         upper = _upper(column[:size], ridge)
         inverse = _solve_lower(upper, jnp.eye(size, dtype=a.dtype)).T
-        column = jnp.concatenate([inverse, column[size:] @ inverse])
-        factor = jax.lax.dynamic_update_slice(factor, column, (k.start, k.start))
-    return factor
+        done.append(Column(inverse, column[size:] @ inverse))
+    return tuple(done)
 
 
 def whiten(factor: Factor, b: Float[Array, "n targets"]) -> Float[Array, "n targets"]:
@@ -121,31 +136,39 @@ def whiten(factor: Factor, b: Float[Array, "n targets"]) -> Float[Array, "n targ
     Example: `k @ whiten(factorise(gram, jitter), jnp.eye(n)).T` has rows whose inner products are
     k (gram + jitter·I)⁻¹ kᵀ.
     """
-    return by_itself(_forward)(factor.array, b)
+    return by_itself(_whiten)(factor.parts, b)
+
+
+def _whiten(
+    parts: Float[Array, "n n"] | tuple[Column, ...], b: Float[Array, "n targets"]
+) -> Float[Array, "n targets"]:
+    """L⁻¹ b."""
+    if isinstance(parts, tuple):
+        return jnp.concatenate(_forward(parts, b))
+    return _solve_lower(parts, b)
 
 
 def _substitute(
-    factor: Float[Array, "n n"], b: Float[Array, "n targets"]
+    parts: Float[Array, "n n"] | tuple[Column, ...], b: Float[Array, "n targets"]
 ) -> Float[Array, "n targets"]:
     """L⁻ᵀ L⁻¹ b, forwards and then backwards through the blocks."""
-    forward = _forward(factor, b)
-    if b.shape[0] < LARGE:
-        return _solve_lower(factor, forward, transpose=True)
+    if not isinstance(parts, tuple):
+        return _solve_lower(parts, _solve_lower(parts, b), transpose=True)
     done = b[:0]
-    for k in reversed(_blocks(b.shape[0])):
-        rest = forward[k] - factor[k.stop :, k].T @ done
-        done = jnp.concatenate([factor[k, k] @ rest, done])
+    for column, block in zip(reversed(parts), reversed(_forward(parts, b)), strict=True):
+        done = jnp.concatenate([column.inverse @ (block - column.below.T @ done), done])
     return done
 
 
-def _forward(factor: Float[Array, "n n"], b: Float[Array, "n targets"]) -> Array:
-    """L⁻¹ b."""
-    if b.shape[0] < LARGE:
-        return _solve_lower(factor, b)
-    done = b[:0]
-    for k in _blocks(b.shape[0]):
-        rest = b[k] - factor[k, : k.start] @ done
-        done = jnp.concatenate([done, factor[k, k].T @ rest])
+def _forward(
+    columns: tuple[Column, ...], b: Float[Array, "n targets"]
+) -> list[Float[Array, "_ targets"]]:
+    """L⁻¹ b, block by block."""
+    done = []
+    for column in columns:
+        size = column.inverse.shape[0]
+        done.append(column.inverse.T @ b[:size])
+        b = b[size:] - column.below @ done[-1]
     return done
 
 

@@ -167,7 +167,7 @@ class FittedConjugateGradients(WithIntercept):
         Its escalations are those of the preconditioner's matrices.
         """
         inner = self.preconditioner.factor
-        return Factor(inner.array, self.ridge, inner.escalations + self.raised)
+        return Factor(inner.parts, self.ridge, inner.escalations + self.raised)
 
     def solve(self, b: Float[Array, "sleep targets"]) -> Solution:
         """(K + λI)⁻¹ b, differentiable, with the residual reached and the iterations it took.
@@ -208,7 +208,7 @@ class FittedConjugateGradients(WithIntercept):
 
     def quality(self, x: PyTree[Array]) -> tuple[Bool[Array, ""], Float[Array, ""]]:
         """Whether the preconditioner is finite, and the residual at these points."""
-        definite = jnp.isfinite(self.preconditioner.factor.array).all()
+        definite = self.preconditioner.factor.finite
         definite &= jnp.isfinite(self.preconditioner.basis).all()
         return definite, self.residual(x)
 
