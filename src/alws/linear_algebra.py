@@ -8,7 +8,7 @@ too, is matrix products, which use every core where LAPACK's own routines are he
 """
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +28,14 @@ class Column(NamedTuple):
     below: Float[Array, "rest size"]
 
 
+Parts: TypeAlias = Float[Array, "n n"] | tuple[Column, ...]
+"""L, given as Lᵀ, or by its block columns if it is large."""
+
+
 class Factor(NamedTuple):
-    """A Cholesky factor L of K + ridge·I, the ridge it took and how often it was raised.
+    """A Cholesky factor L of K + ridge·I, the ridge it took and how often it was raised."""
 
-    L is given as Lᵀ, or by its block columns if it is large.
-    """
-
-    parts: Float[Array, "n n"] | tuple[Column, ...]
+    parts: Parts
     ridge: Float[Array, ""]
     escalations: Int[Array, ""]
 
@@ -107,9 +108,7 @@ def _blocks(n: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(ends)]
 
 
-def _cholesky(
-    a: Float[Array, "n n"], ridge: Float[Array, ""]
-) -> Float[Array, "n n"] | tuple[Column, ...]:
+def _cholesky(a: Float[Array, "n n"], ridge: Float[Array, ""]) -> Parts:
     """The factor's parts. With A = a + ridge·I those of a large one are
 
     C = A[k:, k] − L[k:, :k] L[k, :k]ᵀ,  L[k, k] = chol(C[k]),  L[k+1:, k] = C[k+1:] L[k, k]⁻ᵀ
@@ -139,18 +138,14 @@ def whiten(factor: Factor, b: Float[Array, "n targets"]) -> Float[Array, "n targ
     return by_itself(_whiten)(factor.parts, b)
 
 
-def _whiten(
-    parts: Float[Array, "n n"] | tuple[Column, ...], b: Float[Array, "n targets"]
-) -> Float[Array, "n targets"]:
+def _whiten(parts: Parts, b: Float[Array, "n targets"]) -> Float[Array, "n targets"]:
     """L⁻¹ b."""
     if isinstance(parts, tuple):
         return jnp.concatenate(_forward(parts, b))
     return _solve_lower(parts, b)
 
 
-def _substitute(
-    parts: Float[Array, "n n"] | tuple[Column, ...], b: Float[Array, "n targets"]
-) -> Float[Array, "n targets"]:
+def _substitute(parts: Parts, b: Float[Array, "n targets"]) -> Float[Array, "n targets"]:
     """L⁻ᵀ L⁻¹ b, forwards and then backwards through the blocks."""
     if not isinstance(parts, tuple):
         return _solve_lower(parts, _solve_lower(parts, b), transpose=True)
