@@ -7,7 +7,6 @@ A large factor is made block column by block column, so that nearly all of the w
 too, is matrix products, which use every core where LAPACK's own routines are held to one.
 """
 
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -18,7 +17,7 @@ from alws.sharding import by_itself
 
 MOST_ESCALATIONS = 8
 LARGE, BLOCK = 1025, 200
-"""From how many rows on the factor is made in blocks, and the most rows of a block."""
+"""From how many rows on the factor is made in blocks, and the rows of a block."""
 
 
 class Column(NamedTuple):
@@ -102,10 +101,8 @@ def solve_factored(factor: Factor, b: Float[Array, "n targets"]) -> Float[Array,
 
 
 def _blocks(n: int) -> list[slice]:
-    """Nearly equal blocks of at most `BLOCK` rows."""
-    number = -(-n // BLOCK)
-    ends = [n * i // number for i in range(number + 1)]
-    return [slice(a, b) for a, b in pairwise(ends)]
+    """Blocks of `BLOCK` rows, the last of what is left: products are quick with sizes like that."""
+    return [slice(a, min(a + BLOCK, n)) for a in range(0, n, BLOCK)]
 
 
 def _cholesky(a: Float[Array, "n n"], ridge: Float[Array, ""]) -> Parts:
