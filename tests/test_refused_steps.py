@@ -1,12 +1,15 @@
-"""Updates that are not finite: left out, and counted."""
+"""Updates and draws that are not finite: left out, and counted."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from test_checkpoint import Normal
 
 import alws
+from alws.model import mend
 
 
 class Blind(alws.Joint):
@@ -27,3 +30,16 @@ def test_an_update_of_gamma_that_is_not_finite_is_left_out_and_counted(key):
     assert info.accepted
     assert state.model.mean != 0
     np.testing.assert_array_equal(state.gradient_model.log_ridge, start.gradient_model.log_ridge)
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])
+def test_draws_that_are_not_finite_are_replaced_and_no_others(bad):
+    """Rows of numbers whose sum overflows are finite, and stay."""
+    x = jnp.ones((6, 2, 40)).at[1].set(3e38).at[3, 1, 7].set(bad)
+    z = {"a": jnp.arange(6.0).at[5].set(bad), "b": jnp.arange(6)}
+    draws, replaced = jax.jit(mend)(alws.Draws(z, x))
+    assert replaced == 2
+    kept = np.array([0, 1, 2, 0, 4, 0])
+    np.testing.assert_array_equal(draws.x, x[kept])
+    np.testing.assert_array_equal(draws.z["a"], z["a"][kept])
+    np.testing.assert_array_equal(draws.z["b"], z["b"][kept])
