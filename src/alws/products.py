@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, DropVar, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from jax.extend.core.primitives import dot_general_p, transpose_p
 from jaxtyping import Array, PyTree
 
@@ -27,6 +27,8 @@ def transposing_first(function: Callable[[], PyTree[Array]]) -> PyTree[Array]:
         return function()
     closed, shape = jax.make_jaxpr(function, return_shape=True)()
     values: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    used = {v for e in closed.jaxpr.eqns for v in e.invars if not isinstance(v, Literal)}
+    used |= {v for v in closed.jaxpr.outvars if not isinstance(v, Literal)}
     transposed = set()
     for equation in closed.jaxpr.eqns:
         inputs = {v: values[v] for v in equation.invars if not isinstance(v, Literal)}
@@ -35,7 +37,7 @@ def transposing_first(function: Callable[[], PyTree[Array]]) -> PyTree[Array]:
         if _sums_over_rows(equation, transposed):
             values[equation.outvars[0]] = _product(equation, *(values[v] for v in equation.invars))
             continue
-        kept = [v for v in equation.outvars if not isinstance(v, DropVar)]
+        kept = [v for v in equation.outvars if v in used]
         alone = closed.jaxpr.replace(constvars=[], invars=[*inputs], outvars=kept, eqns=[equation])
         outputs = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*inputs.values())
         values.update(zip(kept, outputs, strict=True))

@@ -128,10 +128,10 @@ class WakeSleep:
                 gamma_optimiser,
                 jax.tree.map(jnp.ones_like, sleep.gamma_gradient),
             )
-        if self.settings.adapt.anything and not self.settings.adapt.always:
-            due = self.settings.adapt.due(state.step)
-            gamma = select(due, gamma, state.gradient_model)
-            gamma_optimiser = select(due, gamma_optimiser, state.gamma_optimiser)
+            if not self.settings.adapt.always:
+                due = self.settings.adapt.due(state.step)
+                gamma = select(due, gamma, state.gradient_model)
+                gamma_optimiser = select(due, gamma_optimiser, state.gamma_optimiser)
 
         information = state.information
         if self.natural_units:
