@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from alws.runtime import one_lapack_thread
 from gradient_error import DATA, NOISE, PLACES, estimate, exact_gradient
 
 import alws
-from alws.experiments.gradient import TRUE_B, TRUE_NOISE, Toy
 from alws.kernels import SquaredExponential
-from alws.runtime import compiled, one_lapack_thread
+from alws_paper.gradient.experiment import TRUE_B, TRUE_NOISE, Toy
 
 SLEEP, HELD_OUT, RATE, SETS = 500, 200, 0.03, 20
 STARTS = {"usual": (1.0, 0.01), "wide and stiff": (8.0, 1.0), "narrow": (0.1, 0.01)}
@@ -33,9 +33,9 @@ STARTS = {"usual": (1.0, 0.01), "wide and stiff": (8.0, 1.0), "narrow": (0.1, 0.
 def algorithm(criterion):
     adapt = alws.Adapt(criterion=criterion, learning_rate=RATE)
     settings = alws.Settings(sleep_samples=SLEEP, validation_samples=HELD_OUT, adapt=adapt)
-    gradient_model = alws.KernelRidge(SquaredExponential(track=False))
+    regression = alws.regressions.KernelRidge(SquaredExponential(track=False))
     return alws.WakeSleep(
-        gradient_model, alws.Natural(), optax.sgd(0.0), settings, natural_units=True
+        regression, alws.estimates.Natural(), optax.sgd(0.0), settings, natural_units=True
     )
 
 
@@ -43,13 +43,13 @@ def first_state(chosen, b, start, key):
     """The state with the bandwidth so many times the median distance, and this ridge."""
     toy = Toy(jnp.array(b), jnp.array(NOISE))
     state = chosen.init(toy, alws.draw(toy, key, SLEEP)[0], key)
-    gamma = state.gradient_model
+    gamma = state.regression
     gamma = eqx.tree_at(
         lambda g: (g.kernel.log_bandwidth, g.log_ridge),
         gamma,
         (gamma.kernel.log_bandwidth + np.log(start[0]), jnp.log(jnp.array(start[1]))),
     )
-    return state._replace(gradient_model=gamma)
+    return state._replace(regression=gamma)
 
 
 def adapted(step, state, x, steps, key):
@@ -57,7 +57,7 @@ def adapted(step, state, x, steps, key):
     for i in range(steps):
         state, _ = step(state, x, jax.random.fold_in(key, i))
     jax.block_until_ready(state)
-    return state.gradient_model, (time.perf_counter() - began) / max(steps, 1)
+    return state.regression, (time.perf_counter() - began) / max(steps, 1)
 
 
 def main():
@@ -70,9 +70,9 @@ def main():
     true = Toy(jnp.array(TRUE_B), jnp.array(TRUE_NOISE))
     x = alws.draw(true, jax.random.key(0), DATA)[0].x
     exact = [np.asarray(exact_gradient(jnp.array(b), x)) for b in PLACES]
-    gradient = compiled(lambda gamma, b, key: estimate(gamma, x, b, key, SLEEP))
+    gradient = eqx.filter_jit(lambda gamma, b, key: estimate(gamma, x, b, key, SLEEP))
     choices = {name: algorithm(name) for name in ("objective", "gradient")}
-    step = {name: compiled(chosen.step) for name, chosen in choices.items()}
+    step = {name: eqx.filter_jit(chosen.step) for name, chosen in choices.items()}
 
     def errors(gamma, i, key):
         found = [gradient(gamma, jnp.array(PLACES[i]), k) for k in jax.random.split(key, SETS)]

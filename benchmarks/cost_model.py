@@ -34,15 +34,19 @@ import equinox as eqx  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
+from alws.runtime import one_lapack_thread  # noqa: E402
 from step import BATCH, FEATURES, HELD_OUT, HIDDEN, LATENT, PIXELS, Generator, peak  # noqa: E402
 
 import alws  # noqa: E402
+from alws.devices import make_mesh, place, using  # noqa: E402
 from alws.features import Linear  # noqa: E402
-from alws.fit import _advance, _choose, _start  # noqa: E402
+from alws.fit import (  # noqa: E402
+    _advance,
+    _choose,
+    _start,
+    prepare,
+)
 from alws.kernels import SquaredExponential  # noqa: E402
-from alws.problem import prepare  # noqa: E402
-from alws.runtime import compiled, one_lapack_thread  # noqa: E402
-from alws.sharding import make_mesh, place, using  # noqa: E402
 
 WAVES = 500
 SIZES = {"exact": (1000, 4000), "random features": (1000, 4000, 16_000)}
@@ -56,8 +60,8 @@ COLLECTIVE = re.compile(
 def regression(name, key):
     kernel = SquaredExponential(Linear.random(key, PIXELS, FEATURES, batch_norm=True), track=False)
     if name == "exact":
-        return alws.KernelRidge(kernel, ridge=0.1)
-    return alws.RandomFeatures(kernel, frequencies=WAVES, ridge=0.1)
+        return alws.regressions.KernelRidge(kernel, ridge=0.1)
+    return alws.regressions.RandomFeatures(kernel, frequencies=WAVES, ridge=0.1)
 
 
 def lapack(name, sleep):
@@ -89,7 +93,7 @@ def program(name, sleep, devices):
     state, _ = _start(algorithm, problem, key, None, mesh)
     arguments = state, problem, place(problem.batch(0, (0,)), mesh), place(key, mesh)
     with using(mesh):
-        return compiled(partial(_advance, algorithm)).lower(*arguments).compile(), arguments
+        return eqx.filter_jit(partial(_advance, algorithm)).lower(*arguments).compile(), arguments
 
 
 def flops(step):

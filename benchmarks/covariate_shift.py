@@ -19,14 +19,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from alws.runtime import one_lapack_thread
 from jax.flatten_util import ravel_pytree
 from jax.scipy.stats import multivariate_normal, norm
 
 import alws
-from alws.gradient_models import fit_towards
 from alws.kernels import DotProduct, SquaredExponential
 from alws.likelihoods import Gaussian
-from alws.runtime import compiled, one_lapack_thread
+from alws.regressions import fit_towards
 
 SLEEP, DATA = 500, 100
 DISTANCES = (0.0, 1.0, 2.0, 3.0, 4.0)
@@ -40,10 +40,10 @@ REGRESSIONS = {
 }
 SHIFTS = {
     "plain": None,
-    "mean matching": alws.MeanMatching(),
-    "mean matching, weights to 100": alws.MeanMatching(most=100.0),
-    "density ratio": alws.DensityRatio(),
-    "density ratio, weights to 100": alws.DensityRatio(most=100.0),
+    "mean matching": alws.contrib.MeanMatching(),
+    "mean matching, weights to 100": alws.contrib.MeanMatching(most=100.0),
+    "density ratio": alws.contrib.DensityRatio(),
+    "density ratio, weights to 100": alws.contrib.DensityRatio(most=100.0),
 }
 
 
@@ -86,25 +86,25 @@ def data_at(distance, key):
     return distance * width * axes[:, -1] + width / 3 * jax.random.normal(key, (DATA, 2))
 
 
-def estimated(estimate, gradient_model, model, data, key):
+def estimated(estimate, regression, model, data, key):
     sleep, _ = alws.draw(model, key, SLEEP)
-    smoother = fit_towards(gradient_model.initialise(sleep.x), sleep.x, data)
+    smoother = fit_towards(regression.initialise(sleep.x), sleep.x, data)
     held = estimate.hold(model, smoother, sleep, data, None)
     gradient = eqx.filter_grad(lambda m: estimate.objective(m, sleep, held, None))(model)
     return flat(gradient), smoother.outside(data)
 
 
-def error(step, gradient_model, model, data, repeats, relative):
+def error(step, regression, model, data, repeats, relative):
     """Root mean square error of the gradient, and the share of data outside the samples."""
     exact = flat(eqx.filter_grad(lambda m: jax.vmap(m.log_marginal)(data).mean())(model))
-    found = [step(gradient_model, model, data, jax.random.key(i)) for i in range(repeats)]
+    found = [step(regression, model, data, jax.random.key(i)) for i in range(repeats)]
     errors = np.linalg.norm(np.stack([g for g, _ in found]) - exact, axis=1)
     size = float(np.linalg.norm(exact)) if relative else 1.0
     return float(np.sqrt((errors**2).mean())) / size, float(np.mean([o for _, o in found]))
 
 
 def measure(estimate, problems, repeats):
-    step = compiled(lambda *arguments: estimated(estimate, *arguments))
+    step = eqx.filter_jit(lambda *arguments: estimated(estimate, *arguments))
     report = {}
     for regression, (kernel, ridge) in REGRESSIONS.items():
         rows = []
@@ -112,17 +112,17 @@ def measure(estimate, problems, repeats):
             row = {"distance": "model's own" if distance is None else distance}
             for name, by in SHIFTS.items():
                 plain = by is None
-                gradient_model = (
-                    alws.KernelRidge(kernel(), ridge=ridge)
+                regression = (
+                    alws.regressions.KernelRidge(kernel(), ridge=ridge)
                     if plain
-                    else alws.Reweighted(kernel(), by=by, ridge=ridge)
+                    else alws.contrib.Reweighted(kernel(), by=by, ridge=ridge)
                 )
                 relative = distance is not None
-                value, outside = error(step, gradient_model, MODEL, data, repeats, relative)
+                value, outside = error(step, regression, MODEL, data, repeats, relative)
                 row[name] = round(value, 4)
                 if plain:
                     row["outside"] = round(outside, 3)
-                    value, outside = error(step, gradient_model, start, data, repeats, relative)
+                    value, outside = error(step, regression, start, data, repeats, relative)
                     row["over-dispersed start"] = round(value, 4)
                     row["its outside"] = round(outside, 3)
                     widened = float(jnp.exp(start.log_noise - MODEL.log_noise)[0])
@@ -143,12 +143,14 @@ def main():
     problems = {}
     for distance in (*distances, None):
         data = data_at(distance, jax.random.key(100))
-        start = alws.over_dispersed(MODEL, data, where=lambda m: m.log_noise, key=jax.random.key(5))
+        start = alws.contrib.over_dispersed(
+            MODEL, data, where=lambda m: m.log_noise, key=jax.random.key(5)
+        )
         problems[distance] = data, start
     with one_lapack_thread():
         report = {
             type(estimate).__name__: measure(estimate, problems, repeats)
-            for estimate in (alws.Joint(), alws.Natural())
+            for estimate in (alws.estimates.Joint(), alws.estimates.Natural())
         }
     print(json.dumps(report, indent=2, ensure_ascii=False))
 

@@ -26,13 +26,13 @@ import numpy as np
 import optax
 
 import alws
-from alws.adaptation import ALWS_F, Adapt
-from alws.data import pinwheel
-from alws.experiments.pinwheel import EXPERIMENT, Pinwheel, penalty
 from alws.features import Standardise
-from alws.images.grid import run_cell
-from alws.images.plan import Cell, Plan
 from alws.kernels import SquaredExponential
+from alws.wake_sleep import ALWS_F, Adapt
+from alws_paper.images.grid import run_cell
+from alws_paper.images.plan import Cell, Plan
+from alws_paper.pinwheel import data as pinwheel
+from alws_paper.pinwheel.experiment import EXPERIMENT, Pinwheel, penalty
 
 CRITERIA = ("fixed", "objective", "gradient")
 DRAWS = 20_000
@@ -70,7 +70,7 @@ def fit_pinwheel(criterion, seconds, seed):
         batch_size=SETTINGS.batch_size,
         log_prior=lambda model: len(data) * penalty(model, SETTINGS),
         settings=alws.Settings(
-            gradient_model=alws.KernelRidge(kernel, ridge=SETTINGS.ridge),
+            regression=alws.regressions.KernelRidge(kernel, ridge=SETTINGS.ridge),
             optimiser=optax.adam(2e-3),
             sleep_samples=SETTINGS.sleep_samples,
             adapt=adapt,

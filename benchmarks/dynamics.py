@@ -16,11 +16,12 @@ import optax
 from step import seconds_per_step
 
 import alws
-from alws.data import blowfly_counts
-from alws.experiments import ecology, hodgkin_huxley
-from alws.experiments.ecology_features import summaries
 from alws.features import Network
 from alws.kernels import DotProduct
+from alws_paper.blowflies import experiment as ecology
+from alws_paper.blowflies.data import blowfly_counts
+from alws_paper.blowflies.features import summaries
+from alws_paper.neuron import experiment as hodgkin_huxley
 
 
 def neuron(times, sleep_samples, repeats):
@@ -28,8 +29,10 @@ def neuron(times, sleep_samples, repeats):
     truth = hodgkin_huxley.HodgkinHuxley(hodgkin_huxley.TRUE)
     data = alws.draw(truth, jax.random.key(2), 1, alws.Given(current))[0].x
     settings = alws.Settings(
-        gradient_model=alws.KernelRidge(DotProduct(Network(hodgkin_huxley.summaries)), ridge=0.07),
-        estimate=alws.Joint(),
+        regression=alws.regressions.KernelRidge(
+            DotProduct(Network(hodgkin_huxley.summaries)), ridge=0.07
+        ),
+        estimate=alws.estimates.Joint(),
         optimiser=optax.adam(0.02),
         sleep_samples=sleep_samples,
         adapt=alws.Adapt(),
@@ -44,8 +47,8 @@ def blowflies(times, sleep_samples, repeats):
     data = counts / counts.max()
     desk = ecology.EXPERIMENT.presets["desk"]
     settings = alws.Settings(
-        gradient_model=alws.LinearReadout(Network(summaries(data)), ridge=desk.ridge),
-        estimate=alws.Joint(),
+        regression=alws.regressions.LinearReadout(Network(summaries(data)), ridge=desk.ridge),
+        estimate=alws.estimates.Joint(),
         optimiser=ecology.optimiser(desk),
         sleep_samples=sleep_samples,
         adapt=alws.ALWS_F,

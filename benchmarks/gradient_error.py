@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from alws.runtime import one_lapack_thread
 
 import alws
-from alws.experiments.gradient import TRUE_B, TRUE_NOISE, Toy
 from alws.features import Network
 from alws.kernels import SquaredExponential
-from alws.runtime import compiled, one_lapack_thread
+from alws_paper.gradient.experiment import TRUE_B, TRUE_NOISE, Toy
 
 NOISE, RIDGE, DATA, REPEATS = 0.3, 0.01, 100, 10
 PLACES = ((0.5, 0.75), (1.5, 0.75), (0.75, 1.75))
@@ -38,17 +38,23 @@ def models():
     """Every gradient model, and the numbers of sleep samples it is tried with."""
     kernel = SquaredExponential(track=False)
     return {
-        "exact": (alws.KernelRidge(kernel, ridge=RIDGE), FEW),
+        "exact": (alws.regressions.KernelRidge(kernel, ridge=RIDGE), FEW),
         "Nyström, 100 points": (
-            alws.Nystrom(kernel, inducing=100, ridge=RIDGE, selection="k-means++"),
+            alws.regressions.Nystrom(kernel, inducing=100, ridge=RIDGE, selection="k-means++"),
             MANY,
         ),
         "random features, 100 frequencies": (
-            alws.RandomFeatures(kernel, frequencies=100, ridge=RIDGE),
+            alws.regressions.RandomFeatures(kernel, frequencies=100, ridge=RIDGE),
             MANY,
         ),
-        "conjugate gradients": (alws.ConjugateGradients(kernel, rank=100, ridge=RIDGE), MANY[:-2]),
-        "linear readout, 6 powers": (alws.LinearReadout(Network(polynomial), ridge=RIDGE), MANY),
+        "conjugate gradients": (
+            alws.regressions.ConjugateGradients(kernel, rank=100, ridge=RIDGE),
+            MANY[:-2],
+        ),
+        "linear readout, 6 powers": (
+            alws.regressions.LinearReadout(Network(polynomial), ridge=RIDGE),
+            MANY,
+        ),
     }
 
 
@@ -69,13 +75,15 @@ def estimate(model, x, b, key, number):
     toy = Toy(b, jnp.array(NOISE))
     sleep, _ = alws.draw(toy, key, number)
     smoother = model.fit(sleep.x)
-    held = alws.Natural().hold(toy, smoother, sleep, x, None)
-    return jax.grad(lambda b: alws.Natural().objective(Toy(b, toy.noise), sleep, held, None))(b)
+    held = alws.estimates.Natural().hold(toy, smoother, sleep, x, None)
+    return jax.grad(
+        lambda b: alws.estimates.Natural().objective(Toy(b, toy.noise), sleep, held, None)
+    )(b)
 
 
 def measure(model, number, x, exact):
     """Root mean square relative error, and seconds for one gradient."""
-    step = compiled(lambda model, b, key: estimate(model, x, b, key, number))
+    step = eqx.filter_jit(lambda model, b, key: estimate(model, x, b, key, number))
     errors, times = [], []
     for i, b in enumerate(PLACES):
         first = alws.draw(Toy(jnp.array(b), jnp.array(NOISE)), jax.random.key(7), 500)[0].x

@@ -15,10 +15,10 @@ import resource
 import time
 
 import jax
+from alws.runtime import enable_compilation_cache, one_lapack_thread
 from step import peak
 
-from alws.images import METHODS, Bounded, connected, convolutional
-from alws.runtime import compiled, enable_compilation_cache, one_lapack_thread
+from alws_paper.images import METHODS, Bounded, connected, convolutional
 
 LATENT, WIDTH, HIDDEN, PIXELS, FEATURES, SLEEP, BATCH = 16, 64, 512, 1024, 300, 2000, 100
 BARS = {"dcgan": 3.0, "connected": 0.3}
@@ -51,8 +51,8 @@ def measure(name, kind, repeats):
     keys = jax.random.split(jax.random.key(0))
     data = jax.random.normal(keys[0], (BATCH, 1, 32, 32))
     began = time.perf_counter()
-    state = compiled(method.initialise, once=True)(keys[1], data)
-    step = compiled(method.step)
+    state = eqx.filter_jit(method.initialise)(keys[1], data)
+    step = eqx.filter_jit(method.step)
     times = []
     with one_lapack_thread():
         state = jax.block_until_ready(step(state, data))

@@ -20,15 +20,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from alws.runtime import one_lapack_thread, use_large_pages
 
-from alws.data.images import images
 from alws.estimates import Natural
 from alws.features import Linear
-from alws.images.plan import Cell, Plan, method_of
-from alws.images.trainer import train
-from alws.kernels.distances import median_distance
+from alws.kernels.stationary import median_distance
 from alws.model import draw, log_joint
-from alws.runtime import compiled, one_lapack_thread, use_large_pages
+from alws_paper.images.data.images import images
+from alws_paper.images.plan import Cell, Plan, method_of
+from alws_paper.images.trainer import train
 
 SEED, PRIOR_DRAWS, LEAPFROG, KEPT, WANTED = 7, 3000, 8, 10, 0.75
 COMPONENTS = 40
@@ -86,10 +86,10 @@ def posterior_gradient(model, x, z):
     return jax.tree.map(lambda g: g.mean(axis=0), gradients)
 
 
-def regression_gradient(model, gradient_model, x, key, number):
+def regression_gradient(model, regression, x, key, number):
     """ALWS's gradient on one set of sleep samples."""
     sleep, _ = draw(model, key, number)
-    held = Natural().hold(model, gradient_model.fit(sleep.x), sleep, x, None)
+    held = Natural().hold(model, regression.fit(sleep.x), sleep, x, None)
     return eqx.filter_grad(lambda m: Natural().objective(m, sleep, held, None))(model)
 
 
@@ -106,22 +106,22 @@ def cosines(one, other):
     ]
 
 
-def changed(gradient_model, *, bandwidth=1.0, ridge=None):
+def changed(regression, *, bandwidth=1.0, ridge=None):
     """With so many times the bandwidth, and another ridge."""
-    wider = gradient_model.kernel.log_bandwidth + np.log(bandwidth)
-    found = eqx.tree_at(lambda g: g.kernel.log_bandwidth, gradient_model, wider)
+    wider = regression.kernel.log_bandwidth + np.log(bandwidth)
+    found = eqx.tree_at(lambda g: g.kernel.log_bandwidth, regression, wider)
     if ridge is None:
         return found
     return eqx.tree_at(lambda g: g.log_ridge, found, jnp.log(jnp.array(ridge)))
 
 
-def on_components(gradient_model, model, key):
+def on_components(regression, model, key):
     """With the generator's own principal components as features, at their median bandwidth."""
     z = jax.vmap(model.sample_latent)(jax.random.split(key, PRIOR_DRAWS))
     means = np.asarray(jax.vmap(model.mean)(z)).reshape(PRIOR_DRAWS, -1)
     directions = np.linalg.svd(means - means.mean(axis=0), full_matrices=False)[2]
     features = Linear(jnp.asarray(directions[:COMPONENTS].T))
-    found = eqx.tree_at(lambda g: g.kernel.features, gradient_model, features)
+    found = eqx.tree_at(lambda g: g.kernel.features, regression, features)
     median = median_distance(features(draw(model, key, 1000)[0].x))
     return eqx.tree_at(lambda g: g.kernel.log_bandwidth, found, jnp.log(median))
 
@@ -140,13 +140,13 @@ def main():
     plan = Plan((cell.dataset,), ("connected",), ("ALWS-F",), seconds=1.0, sleep_samples=1000)
     method = method_of(cell, plan, data)
     trained = train(method, jnp.asarray(data.train), key=jax.random.key(SEED), steps=steps)
-    model, gamma = trained.state.learnt.model, trained.state.learnt.gradient_model
+    model, gamma = trained.state.learnt.model, trained.state.learnt.regression
     order = np.random.default_rng(0).permutation(len(data.train))
     x = jnp.asarray(data.train[order[:100]])
-    z = compiled(lambda model, key: posterior_draws(model, x, key, chains, transitions))(
+    z = eqx.filter_jit(lambda model, key: posterior_draws(model, x, key, chains, transitions))(
         model, jax.random.key(1)
     )
-    gradient = compiled(lambda model, z: posterior_gradient(model, x, z))
+    gradient = eqx.filter_jit(lambda model, z: posterior_gradient(model, x, z))
     halves = [gradient(model, z[:, :, i::2]) for i in range(2)]
     truth = jax.tree.map(lambda a, b: (a + b) / 2, *halves)
     print(json.dumps({"steps": steps, "halves": cosines(*halves)}), flush=True)
@@ -160,12 +160,12 @@ def main():
         "4000 sleep samples": (gamma, 4000),
     }
     with one_lapack_thread():
-        for name, (gradient_model, number) in variants.items():
-            estimate = compiled(
+        for name, (regression, number) in variants.items():
+            estimate = eqx.filter_jit(
                 lambda model, g, key, number=number: regression_gradient(model, g, x, key, number)
             )
             found = [
-                cosines(estimate(model, gradient_model, key), truth)
+                cosines(estimate(model, regression, key), truth)
                 for key in jax.random.split(jax.random.key(3), sets)
             ]
             means = np.mean(found, axis=0).round(2).tolist()

@@ -22,23 +22,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import work
+from alws.runtime import enable_compilation_cache, one_lapack_thread
 from sizes import BATCH, FEATURES, HIDDEN, LATENT, PIXELS, RIDGE, SLEEP
 from step import Generator
 
 import alws
 from alws.features import Linear
-from alws.fit import _advance, _choose, _start
+from alws.fit import _advance, _choose, _start, prepare
 from alws.kernels import SquaredExponential
-from alws.problem import prepare
-from alws.runtime import compiled, enable_compilation_cache, one_lapack_thread
 
 INDUCING, FREQUENCIES, RANK, ADAPTATION, PRODUCT = 500, 250, 300, 50, 2000
 REGRESSIONS = {
-    "exact": alws.KernelRidge,
-    "adapted": alws.KernelRidge,
-    "nystrom": partial(alws.Nystrom, inducing=INDUCING),
-    "random_features": partial(alws.RandomFeatures, frequencies=FREQUENCIES),
-    "conjugate_gradients": partial(alws.ConjugateGradients, rank=RANK),
+    "exact": alws.regressions.KernelRidge,
+    "adapted": alws.regressions.KernelRidge,
+    "nystrom": partial(alws.regressions.Nystrom, inducing=INDUCING),
+    "random_features": partial(alws.regressions.RandomFeatures, frequencies=FREQUENCIES),
+    "conjugate_gradients": partial(alws.regressions.ConjugateGradients, rank=RANK),
 }
 
 
@@ -64,7 +63,7 @@ class ImageStep:
         algorithm = _choose(self.problem, 10, settings, None, self.key)
         self.state, _ = _start(algorithm, self.problem, self.key, None)
         self.chosen = self.problem.batch(0, (0,))
-        self._advance = compiled(partial(_advance, algorithm), numbers=self.problem.numbers)
+        self._advance = eqx.filter_jit(partial(_advance, algorithm), numbers=self.problem.numbers)
 
     def __call__(self):
         with one_lapack_thread():
@@ -76,7 +75,7 @@ class ImageStep:
 
         @eqx.filter_jit
         def count(state, x):
-            smoother = state.gradient_model.fit(alws.draw(state.model, self.key, SLEEP)[0].x)
+            smoother = state.regression.fit(alws.draw(state.model, self.key, SLEEP)[0].x)
             columns = smoother.kernel.gram(smoother.embedded, smoother._points(x))
             return smoother.solve(columns).iterations
 
@@ -97,22 +96,26 @@ def flops(name, step):
 @eqx.filter_jit
 def toy_gradient(model, b, noise, sleep, wake):
     """∇_b J̄ on the toy by one of this library's regressions, for these sleep samples."""
-    from alws.experiments.gradient import Toy
+    from alws_paper.gradient.experiment import Toy
 
-    held = alws.Natural().hold(Toy(b, noise), model.fit(sleep.x), sleep, wake, None)
-    return jax.grad(lambda b: alws.Natural().objective(Toy(b, noise), sleep, held, None))(b)
+    held = alws.estimates.Natural().hold(Toy(b, noise), model.fit(sleep.x), sleep, wake, None)
+    return jax.grad(lambda b: alws.estimates.Natural().objective(Toy(b, noise), sleep, held, None))(
+        b
+    )
 
 
 def toy_method(name, toy, ridge, wake, adaptation):
     """Sleep samples to the gradient, for one row at one place."""
     first = alws.draw(toy, jax.random.key(7), 500)[0].x
-    model = REGRESSIONS.get(name, alws.KernelRidge)(SquaredExponential(track=False), ridge=ridge)
+    model = REGRESSIONS.get(name, alws.regressions.KernelRidge)(
+        SquaredExponential(track=False), ridge=ridge
+    )
     model = model.initialise(first)
     if name == "adapted":
         settings = alws.Settings(model, optimiser=optax.sgd(0.0), sleep_samples=SLEEP)
         key = jax.random.key(8)
         result = alws.fit(toy, wake, key=key, steps=adaptation, settings=settings, progress=False)
-        model = result.gradient_model
+        model = result.regression
     if name in REGRESSIONS:
         return partial(own_gradient, model, toy, wake)
     bandwidth = float(jnp.exp(model.kernel.log_bandwidth))

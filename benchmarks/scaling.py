@@ -18,19 +18,22 @@ from functools import partial
 
 import jax
 import numpy as np
+from alws.runtime import one_lapack_thread
 from step import Small
 
 import alws
-from alws.fit import _advance, _choose, _start
+from alws.fit import _advance, _choose, _start, prepare
 from alws.kernels import SquaredExponential
-from alws.problem import prepare
-from alws.runtime import compiled, one_lapack_thread
 
 SIZES = (2_000, 10_000, 30_000, 100_000)
 MODELS = {
-    "nystrom": lambda: alws.Nystrom(SquaredExponential(), inducing=500),
-    "random_features": lambda: alws.RandomFeatures(SquaredExponential(), frequencies=250),
-    "conjugate_gradients": lambda: alws.ConjugateGradients(SquaredExponential(), rank=500),
+    "nystrom": lambda: alws.regressions.Nystrom(SquaredExponential(), inducing=500),
+    "random_features": lambda: alws.regressions.RandomFeatures(
+        SquaredExponential(), frequencies=250
+    ),
+    "conjugate_gradients": lambda: alws.regressions.ConjugateGradients(
+        SquaredExponential(), rank=500
+    ),
 }
 
 
@@ -40,7 +43,9 @@ def seconds_per_step(model, data, settings, repeats):
     problem = prepare(model, data, key, 10, settings, None, None)
     algorithm = _choose(problem, 10, settings, None, key)
     state, _ = _start(algorithm, problem, key, None)
-    advance = compiled(partial(_advance, algorithm)).lower(state, problem, None, key).compile()
+    advance = (
+        eqx.filter_jit(partial(_advance, algorithm)).lower(state, problem, None, key).compile()
+    )
     times, info = [], None
     with one_lapack_thread():
         for _ in range(repeats):

@@ -32,6 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from alws.runtime import one_lapack_thread
 from exact import PROBLEMS, GaussianMixture, LinearGaussian, maximum_likelihood
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import ndtr, ndtri
@@ -41,13 +42,12 @@ import alws
 from alws.kernels import SquaredExponential
 from alws.model import Draws, simulate
 from alws.natural_units import units
-from alws.runtime import compiled, one_lapack_thread
 
 BAR, SLEEP, HELD_OUT, BLOCK, MOST = 0.05, 256, 100, 10, 1500
 RATES = (0.1, 0.05, 0.2, 0.025)
 
 
-class Varied(alws.Joint):
+class Varied(alws.estimates.Joint):
     """`Joint` with the mean score taken off."""
 
     def objective(self, model, sleep, held, condition):
@@ -124,7 +124,7 @@ def adam(learning_rate):
     return optax.chain(optax.clip_by_global_norm(10.0), optax.adam(learning_rate))
 
 
-def algorithm(*, theta_steps=1, estimate=alws.Joint(), kind=alws.WakeSleep):
+def algorithm(*, theta_steps=1, estimate=alws.estimates.Joint(), kind=alws.WakeSleep):
     settings = alws.Settings(
         sleep_samples=SLEEP,
         validation_samples=HELD_OUT,
@@ -132,7 +132,7 @@ def algorithm(*, theta_steps=1, estimate=alws.Joint(), kind=alws.WakeSleep):
         measure_every=10**6,
     )
     return kind(
-        alws.KernelRidge(SquaredExponential(), ridge=0.01),
+        alws.regressions.KernelRidge(SquaredExponential(), ridge=0.01),
         estimate,
         optax.inject_hyperparams(adam)(learning_rate=RATES[0]),
         settings,
@@ -154,7 +154,7 @@ def advancing(chosen, data):
         arrays, values = jax.lax.scan(one, arrays, jax.random.split(key, BLOCK))
         return eqx.combine(arrays, static), values
 
-    return compiled(block)
+    return eqx.filter_jit(block)
 
 
 def run(advance, start, rate, key, bar, most):
@@ -190,7 +190,7 @@ def gradient_errors(chosen, data, models, sets):
         found = jax.lax.map(one, jax.random.split(key, sets)) - scale * flat(exact)
         return jnp.sqrt((found**2).sum(axis=1).mean()), jnp.linalg.norm(scale * flat(exact))
 
-    step = compiled(at)
+    step = eqx.filter_jit(at)
     return [[float(a) for a in step(model, jax.random.key(8))] for model in models]
 
 
@@ -209,7 +209,7 @@ def halfway(start, end):
 def measure(variant, problem, bar, seeds, rates, most):
     chosen = algorithm(**VARIANTS[variant])
     draws, _ = alws.draw(problem.start, jax.random.key(5), SLEEP)
-    start = compiled(chosen.init, once=True)(problem.start, draws, jax.random.key(6))
+    start = eqx.filter_jit(chosen.init)(problem.start, draws, jax.random.key(6))
     advance = advancing(chosen, problem.data)
     jax.block_until_ready(advance(start, jax.random.key(7))[1])
     steps, every, seconds = {}, {}, []

@@ -25,15 +25,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from alws.runtime import one_lapack_thread, use_large_pages
 from sizes import BATCH, FEATURES, HELD_OUT, HIDDEN, LATENT, PIXELS, RIDGE, SLEEP
 
 import alws
 from alws.features import Linear
-from alws.fit import _advance, _choose, _start
+from alws.fit import _advance, _choose, _start, prepare
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
-from alws.problem import prepare
-from alws.runtime import compiled, one_lapack_thread, use_large_pages
 
 
 class Generator(eqx.Module):
@@ -72,7 +71,7 @@ def seconds_per_step(model, data, settings, batch_size, repeats, conditions=None
     algorithm = _choose(problem, 10, settings, None, key)
     state, _ = _start(algorithm, problem, key, None)
     chosen = problem.batch(0, (0,))
-    advance = compiled(partial(_advance, algorithm), numbers=problem.numbers)
+    advance = eqx.filter_jit(partial(_advance, algorithm), numbers=problem.numbers)
     with one_lapack_thread():
         jax.block_until_ready(advance(state, problem, chosen, key)[1])
         first = time.perf_counter() - began
@@ -184,10 +183,12 @@ def main():
     model = Generator(eqx.nn.MLP(LATENT, PIXELS, HIDDEN, 2, key=keys[0]), jnp.zeros(()))
     data = jax.random.normal(keys[1], (1000, PIXELS))
     features = Linear.random(keys[2], PIXELS, FEATURES, batch_norm=True)
-    gradient_model = alws.KernelRidge(SquaredExponential(features, track=False), ridge=RIDGE)
+    regression = alws.regressions.KernelRidge(
+        SquaredExponential(features, track=False), ridge=RIDGE
+    )
     for name, adapt in (("fixed", alws.ALWS_F), ("adapted", alws.Adapt())):
         settings = alws.Settings(
-            gradient_model,
+            regression,
             optimiser=optax.adam(1e-3),
             sleep_samples=SLEEP,
             adapt=adapt,

@@ -29,13 +29,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from alws.runtime import one_lapack_thread
 from gradient_error import DATA, NOISE, PLACES, exact_gradient
 
 import alws
-from alws.experiments import EXPERIMENTS
-from alws.experiments.experiment import Run
-from alws.experiments.gradient import TRUE_B, TRUE_NOISE, Toy, by_regression
-from alws.runtime import compiled, one_lapack_thread
+from alws_paper.experiments import EXPERIMENTS
+from alws_paper.gradient.experiment import TRUE_B, TRUE_NOISE, Toy, by_regression
+from alws_paper.run import Run
 
 GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
 FITS = ("pinwheel", "ica", "ecology", "hodgkin-huxley")
@@ -125,7 +125,7 @@ def estimate(preset: str, sets: int) -> tuple[float, float]:
     settings = EXPERIMENTS["gradient"].settings(preset)
     x = alws.draw(Toy(jnp.array(TRUE_B), jnp.array(TRUE_NOISE)), jax.random.key(0), DATA)[0].x
     noise = jnp.array(NOISE)
-    gradient = compiled(lambda b, key: by_regression(b, noise, x, key, settings))
+    gradient = eqx.filter_jit(lambda b, key: by_regression(b, noise, x, key, settings))
     jax.block_until_ready(gradient(jnp.array(PLACES[0]), jax.random.key(0)))
     errors, times = [], []
     for place in PLACES:

@@ -16,9 +16,9 @@ import numpy as np
 import optax
 
 import alws
+from alws.devices import make_mesh, over_devices, place, using
 from alws.kernels import SquaredExponential
 from alws.model import simulate
-from alws.sharding import make_mesh, over_devices, place, using
 
 
 class Line(eqx.Module):
@@ -36,11 +36,15 @@ class Line(eqx.Module):
 
 
 REGRESSIONS = {
-    "exact": lambda: alws.KernelRidge(SquaredExponential()),
-    "nystrom": lambda: alws.Nystrom(SquaredExponential(), inducing=20),
-    "leverage": lambda: alws.Nystrom(SquaredExponential(), inducing=20, selection="leverage"),
-    "random features": lambda: alws.RandomFeatures(SquaredExponential(), frequencies=20),
-    "conjugate gradients": lambda: alws.ConjugateGradients(
+    "exact": lambda: alws.regressions.KernelRidge(SquaredExponential()),
+    "nystrom": lambda: alws.regressions.Nystrom(SquaredExponential(), inducing=20),
+    "leverage": lambda: alws.regressions.Nystrom(
+        SquaredExponential(), inducing=20, selection="leverage"
+    ),
+    "random features": lambda: alws.regressions.RandomFeatures(
+        SquaredExponential(), frequencies=20
+    ),
+    "conjugate gradients": lambda: alws.regressions.ConjugateGradients(
         SquaredExponential(), rank=16, tolerance=1e-8
     ),
 }
@@ -58,7 +62,7 @@ def run(job):
 
     settings = alws.Settings(
         REGRESSIONS[job.get("regression", "exact")](),
-        alws.Centred(alws.Joint(), points=24) if job.get("centred") else None,
+        alws.contrib.Centred(alws.estimates.Joint(), points=24) if job.get("centred") else None,
         optimiser=optax.adam(0.05),
         sleep_samples=job.get("sleep_samples", 64),
         validation_samples=16,
@@ -103,7 +107,7 @@ def exchanges(number, out):
 
         def weights(x, points):
             x, points = over_devices((x, points))
-            smoother = alws.KernelRidge(SquaredExponential(), ridge=0.1).fit(x)
+            smoother = alws.regressions.KernelRidge(SquaredExponential(), ridge=0.1).fit(x)
             return smoother.weights(points)
 
         arguments = place((jnp.ones((number, 3)), jnp.ones((16, 3))), mesh, divided=True)
@@ -126,7 +130,7 @@ METRICS = (
 def main():
     everything = json.loads(sys.argv[1])
     if "join" in everything:
-        alws.distributed.start(**everything["join"])
+        alws.devices.start(**everything["join"])
     if "rows" in everything:
         alws.blocks.ROWS = everything["rows"]
     if "shares" in everything:

@@ -11,8 +11,7 @@ from test_combinations import TwoStates
 from test_fit import START, Mixture, Regression
 
 import alws
-from alws.checks import as_arrays
-from alws.contract_checks import check_log_prior
+from alws.validation import as_arrays, check_log_prior
 
 DATA = np.linspace(-2, 2, 20)
 

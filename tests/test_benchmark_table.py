@@ -11,10 +11,10 @@ import pytest
 import table
 
 import alws
-from alws.experiments.gradient import Toy
 from alws.features import Linear
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
+from alws_paper.gradient.experiment import Toy
 
 RESULT = {
     "seconds": 0.5,
@@ -134,15 +134,19 @@ def small_problem():
 
 
 @eqx.filter_jit
-def our_gradient(model, gradient_model, sleep, wake):
-    held = alws.Natural().hold(model, gradient_model.fit(sleep.x), sleep, wake, None)
-    return eqx.filter_grad(lambda m: alws.Natural().objective(m, sleep, held, None))(model)
+def our_gradient(model, regression, sleep, wake):
+    held = alws.estimates.Natural().hold(model, regression.fit(sleep.x), sleep, wake, None)
+    return eqx.filter_grad(lambda m: alws.estimates.Natural().objective(m, sleep, held, None))(
+        model
+    )
 
 
 def of_image_step(model, projection, z, noise, wake):
     x = jax.vmap(model.network)(z) + jnp.exp(model.log_noise) * noise
     kernel = SquaredExponential(Linear(projection, True), bandwidth=2.0, track=False)
-    return our_gradient(model, alws.KernelRidge(kernel, ridge=0.1), alws.Draws(z, x), wake)
+    return our_gradient(
+        model, alws.regressions.KernelRidge(kernel, ridge=0.1), alws.Draws(z, x), wake
+    )
 
 
 def toy_problem():
@@ -152,7 +156,7 @@ def toy_problem():
 
 def of_toy(toy, sleep, wake):
     kernel = SquaredExponential(bandwidth=0.6, track=False)
-    return our_gradient(toy, alws.KernelRidge(kernel, ridge=0.01), sleep, wake).b
+    return our_gradient(toy, alws.regressions.KernelRidge(kernel, ridge=0.01), sleep, wake).b
 
 
 def test_scikit_learn_gives_our_gradient():

@@ -8,11 +8,11 @@ import optax
 import pytest
 
 import alws
-from alws import blocks, iterative
+from alws import devices as blocks
 from alws.features import Linear
-from alws.gradient_models import ConjugateGradients, KernelRidge, Smoother
-from alws.iterative import conjugate_gradients, product, symmetric_product
 from alws.kernels import Matern32, Pairwise, SquaredExponential
+from alws.regressions import ConjugateGradients, KernelRidge, Smoother, iterative
+from alws.regressions.iterative import conjugate_gradients, product, symmetric_product
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def test_products_are_those_of_the_whole_matrix(sleep, small_tiles):
 
 
 @eqx.filter_jit
-def answers(gradient_model, x, y, new):
+def answers(regression, x, y, new):
     """Everything a smoother says, compiled at once; fewer and more columns than points."""
-    smoother = gradient_model.fit(x)
+    smoother = regression.fit(x)
     assert isinstance(smoother, Smoother)
-    pulled = [smoother.pull(new, c) for c in (new, jnp.ones((new.shape[0], 30)))]
+    pulled = [smoother.predict_vjp(new, c) for c in (new, jnp.ones((new.shape[0], 30)))]
     return smoother.weights(new), smoother.predict(new, y), *pulled
 
 
@@ -78,7 +78,7 @@ def test_the_residual_is_reported_and_the_preconditioner_saves_iterations(sleep)
     x, y = sleep
     gram = np.asarray(kernel()(x, x), np.float64) + 0.01 * np.eye(150)
     iterations = {}
-    solve = eqx.filter_jit(lambda gradient_model: gradient_model.fit(x).solve(y))
+    solve = eqx.filter_jit(lambda regression: regression.fit(x).solve(y))
     for rank in (1, 60):
         found = solve(ConjugateGradients(kernel(), rank=rank, tolerance=1e-3))
         residual = np.linalg.norm(gram @ np.asarray(found.value, np.float64) - y, axis=0)
@@ -99,7 +99,7 @@ def test_gradient_in_gamma_is_that_of_kernel_ridge_regression(sleep, small_tiles
         def loss(gamma):
             smoother = gamma.fit(x)
             one = jnp.sum(smoother.predict(x[:9] + 0.3, y) ** 2)
-            return one + jnp.sum(jnp.sin(smoother.pull(x[:9] + 0.3, y[:9])))
+            return one + jnp.sum(jnp.sin(smoother.predict_vjp(x[:9] + 0.3, y[:9])))
 
         gradient = eqx.filter_jit(eqx.filter_grad(loss))
         exact = gradient(KernelRidge(kernel(), ridge=0.1))
@@ -125,8 +125,8 @@ def test_samples_that_coincide_do_not_break_it():
     same = SquaredExponential(bandwidth=1.0)
 
     @eqx.filter_jit
-    def weights(gradient_model):
-        smoother = gradient_model.fit(x)
+    def weights(regression):
+        smoother = regression.fit(x)
         return smoother.weights(x[:2]), smoother.factor.escalations
 
     found, _ = weights(ConjugateGradients(same, rank=20, ridge=0.1))
@@ -153,7 +153,7 @@ def test_a_preconditioner_that_is_not_finite_gives_no_solution():
 
 
 @pytest.mark.parametrize(
-    ("gradient_model", "message"),
+    ("regression", "message"),
     [
         (ConjugateGradients(BROKEN, rank=20), "must be positive definite .*`rank` 20 its factor"),
         (
@@ -168,9 +168,9 @@ def test_a_preconditioner_that_is_not_finite_gives_no_solution():
         ),
     ],
 )
-def test_solves_that_fail_at_the_start_are_refused(sleep, gradient_model, message):
+def test_solves_that_fail_at_the_start_are_refused(sleep, regression, message):
     with pytest.raises(ValueError, match=message):
-        gradient_model.check(sleep[0])
+        regression.check(sleep[0])
 
 
 class Line(eqx.Module):
@@ -198,8 +198,8 @@ def test_a_fit_measures_how_far_from_solved_it_is():
     result = fit(most=8)
     assert np.isfinite(result.metrics["solver_residual"][:2]).all()
     assert np.isnan(result.metrics["solver_residual"][2])  # the last step measures nothing
-    assert 1e-3 < result.diagnostics.solver_residual < 1
-    assert result.diagnostics.solver_residual == result.metrics["solver_residual"][:2].max()
+    assert 1e-3 < result.diagnostics["solver_residual"] < 1
+    assert result.diagnostics["solver_residual"] == result.metrics["solver_residual"][:2].max()
 
 
 def test_a_fit_whose_solves_fail_does_not_begin():
@@ -213,7 +213,9 @@ def test_a_fit_whose_solves_fail_does_not_begin():
 def test_a_step_without_a_factor_is_refused_and_counted(key, regression):
     more = {"rank": 10} if regression is ConjugateGradients else {}
     settings = alws.Settings(sleep_samples=40, validation_samples=8, adapt=alws.ALWS_F)
-    algorithm = alws.WakeSleep(regression(BROKEN, **more), alws.Joint(), optax.sgd(0.1), settings)
+    algorithm = alws.WakeSleep(
+        regression(BROKEN, **more), alws.estimates.Joint(), optax.sgd(0.1), settings
+    )
     model = Line(jnp.zeros(2))
     state = algorithm.init(model, alws.draw(model, key, 40)[0], key)
     state, info = eqx.filter_jit(algorithm.step)(state, jnp.ones((5, 2)), key)

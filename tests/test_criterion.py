@@ -10,9 +10,9 @@ from exact import LinearGaussian
 from jax.flatten_util import ravel_pytree
 
 import alws
-from alws.held_out import held_out_error
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
+from alws.wake_sleep import held_out_error
 
 
 class FactorAnalysis(LinearGaussian):
@@ -40,7 +40,7 @@ def scores(draws):
 def test_gradient_criterion_is_the_error_along_a_direction(key):
     """One parameter at a time in the units, so that the random sign does not matter."""
     sleep, held_out = alws.draw(model(), key, 100)[0], alws.draw(model(), jax.random.key(1), 50)[0]
-    smoother = alws.KernelRidge(SquaredExponential(), ridge=0.1).fit(sleep.x)
+    smoother = alws.regressions.KernelRidge(SquaredExponential(), ridge=0.1).fit(sleep.x)
     predicted, truth = smoother.predict(held_out.x, scores(sleep)), scores(held_out)
     parameters = eqx.filter(model(), eqx.is_inexact_array)
     flat, unravel = ravel_pytree(parameters)
@@ -48,25 +48,34 @@ def test_gradient_criterion_is_the_error_along_a_direction(key):
     for i in (0, 3, 5):
         units = unravel(jnp.zeros_like(flat).at[i].set(1.0))
         error, r2 = held_out_error(
-            adapt, alws.Joint(), model(), smoother, (sleep, held_out), None, units, key
+            adapt, alws.estimates.Joint(), model(), smoother, (sleep, held_out), None, units, key
         )
         expected = ((predicted - truth)[:, i] ** 2).mean() / truth[:, i].var()
         np.testing.assert_allclose(error, expected, rtol=1e-2)
     plain = held_out_error(
-        alws.Adapt(), alws.Joint(), model(), smoother, (sleep, held_out), None, parameters, key
+        alws.Adapt(),
+        alws.estimates.Joint(),
+        model(),
+        smoother,
+        (sleep, held_out),
+        None,
+        parameters,
+        key,
     )
     np.testing.assert_allclose(r2, plain[1], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(plain[0], 1 - plain[1], rtol=1e-4)
 
 
-@pytest.mark.parametrize("estimate", [alws.Joint(), alws.Natural()])
+@pytest.mark.parametrize("estimate", [alws.estimates.Joint(), alws.estimates.Natural()])
 def test_its_derivative_in_gamma_is_that_of_finite_differences(estimate, key):
     with jax.enable_x64(True):
         double = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), model())
         sleep, held_out = (alws.draw(double, jax.random.key(i), 60)[0] for i in (0, 1))
         units = jax.tree.map(jnp.ones_like, double)
         adapt = alws.Adapt(criterion="gradient", directions=2)
-        gamma = alws.KernelRidge(SquaredExponential(bandwidth=1.0, track=False), ridge=0.1)
+        gamma = alws.regressions.KernelRidge(
+            SquaredExponential(bandwidth=1.0, track=False), ridge=0.1
+        )
 
         @eqx.filter_jit
         def error(gamma):
@@ -82,7 +91,7 @@ def test_its_derivative_in_gamma_is_that_of_finite_differences(estimate, key):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("estimate", [alws.Joint(), alws.Natural()])
+@pytest.mark.parametrize("estimate", [alws.estimates.Joint(), alws.estimates.Natural()])
 def test_adaptation_on_the_gradient_lowers_it(estimate, key):
     """From a bandwidth twenty times too narrow, θ held, the criterion itself goes down."""
     settings = alws.Settings(
@@ -90,14 +99,14 @@ def test_adaptation_on_the_gradient_lowers_it(estimate, key):
         validation_samples=50,
         adapt=alws.Adapt(criterion="gradient", learning_rate=0.1),
     )
-    gamma = alws.KernelRidge(SquaredExponential(bandwidth=0.05, track=True), ridge=0.1)
+    gamma = alws.regressions.KernelRidge(SquaredExponential(bandwidth=0.05, track=True), ridge=0.1)
     algorithm = alws.WakeSleep(gamma, estimate, optax.sgd(0.0), settings)
     draws = alws.draw(model(), key, 100)[0]
     state = first = algorithm.init(model(), draws, key)
     step = eqx.filter_jit(algorithm.step)
     for k in jax.random.split(key, 40):
         state, _ = step(state, draws.x, k)
-    assert float(state.gradient_model.kernel.log_bandwidth) > np.log(0.05) + 1
+    assert float(state.regression.kernel.log_bandwidth) > np.log(0.05) + 1
     new = (alws.draw(model(), jax.random.key(5), 300)[0], alws.draw(model(), key, 300)[0])
 
     def error(gamma):
@@ -106,7 +115,7 @@ def test_adaptation_on_the_gradient_lowers_it(estimate, key):
             settings.adapt, estimate, model(), smoother, new, None, state.information, key
         )[0]
 
-    assert float(error(state.gradient_model)) < 0.9 * float(error(first.gradient_model))
+    assert float(error(state.regression)) < 0.9 * float(error(first.regression))
 
 
 def test_bad_criteria_are_refused():

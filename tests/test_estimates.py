@@ -31,7 +31,7 @@ def model(**changes):
 
 
 def smoother_for(x, ridge=0.01):
-    return alws.KernelRidge(SquaredExponential(), ridge=ridge).initialise(x).fit(x)
+    return alws.regressions.KernelRidge(SquaredExponential(), ridge=ridge).initialise(x).fit(x)
 
 
 def flat(tree):
@@ -60,7 +60,7 @@ def test_scalar_and_vector_regression_agree(wake, key):
     """∇ of the regression of J is the regression of ∇ log p, eq. (manual_loss)."""
     sleep, _ = alws.draw(model(), key, 300)
     smoother = smoother_for(sleep.x, 0.1)
-    direct = alws.direct_gradients(model(), smoother, sleep, wake)
+    direct = alws.estimates.direct_gradients(model(), smoother, sleep, wake)
     mean = np.concatenate([np.asarray(g.mean(axis=0)).ravel() for g in jax.tree.leaves(direct)])
     np.testing.assert_allclose(
         estimated(Joint(), model(), sleep, wake, 0.1), mean, rtol=1e-3, atol=1e-3

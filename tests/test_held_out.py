@@ -13,13 +13,8 @@ from scipy.integrate import quad
 from scipy.stats import norm, poisson
 
 from alws.likelihoods import Poisson
-from alws.metrics import (
-    annealed_log_likelihood,
-    binary_codes,
-    enclosed_log_likelihood,
-    enumerated_log_likelihood,
-    importance_log_likelihood,
-)
+from alws.results.annealed import annealed_log_likelihood, enclosed_log_likelihood
+from alws.results.held_out import binary_codes, enumerated_log_likelihood, importance_log_likelihood
 
 
 @pytest.fixture

@@ -41,16 +41,16 @@ def test_a_linear_network_is_ridge_regression(key):
     """λ of the readout is that of features divided by √5."""
     sleep = alws.draw(model(), key, 200)[0]
     wake = alws.draw(model(), jax.random.key(1), 30)[0].x + 0.5
-    smoother = alws.LinearReadout(Network(powers), ridge=0.3, reach=5.0).fit(sleep.x)
-    network = alws.ImplicitNetwork(
+    smoother = alws.regressions.LinearReadout(Network(powers), ridge=0.3, reach=5.0).fit(sleep.x)
+    network = alws.contrib.ImplicitNetwork(
         Linear(jnp.full(5, 0.7)), Network(powers), ridge=1.5, damping=0.0, steps=3, newton=1
     )
     trained = eqx.filter_jit(network.train)(sleep.x, jax.vmap(model().log_joint)(*sleep))
-    expected = alws.Joint().predict(model(), smoother, sleep, wake, None)
+    expected = alws.estimates.Joint().predict(model(), smoother, sleep, wake, None)
     np.testing.assert_allclose(network.predicted(trained, wake), expected, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(
         flat(gradient(network, smoother, sleep, wake)),
-        flat(gradient(alws.Joint(), smoother, sleep, wake)),
+        flat(gradient(alws.estimates.Joint(), smoother, sleep, wake)),
         rtol=1e-3,
         atol=1e-4,
     )
@@ -62,7 +62,7 @@ def test_weights_are_the_derivative_of_training_anew_in_the_targets(key):
         x = jax.random.normal(key, (40, 1), jnp.float64)
         y = jnp.sin(2 * x[:, 0]) + 0.3 * jnp.cos(17 * x[:, 0])
         inner = eqx.nn.MLP(1, "scalar", 3, 1, jnp.tanh, dtype=jnp.float64, key=key)
-        network = alws.ImplicitNetwork(
+        network = alws.contrib.ImplicitNetwork(
             inner, ridge=0.5, damping=0.0, steps=200, newton=400, iterations=20
         )
         points, cotangents = x[:7] + 0.1, jnp.arange(1.0, 8.0)
@@ -74,7 +74,7 @@ def test_weights_are_the_derivative_of_training_anew_in_the_targets(key):
         def total(y):
             return network.predicted(network.train(x, y), points) @ cotangents
 
-        weights = network.pull(network.train(x, y), x, y, points, cotangents)
+        weights = network.predict_vjp(network.train(x, y), x, y, points, cotangents)
         for move in moves:
             difference = float(total(y + 1e-4 * move) - total(y - 1e-4 * move)) / 2e-4
             assert float(weights @ move) == pytest.approx(difference, rel=2e-3)
@@ -83,8 +83,10 @@ def test_weights_are_the_derivative_of_training_anew_in_the_targets(key):
 def test_gradient_of_a_trained_network_is_near_the_exact_one(key):
     wake = alws.draw(model(), jax.random.key(1), 100)[0].x + jnp.array([0.6, 0.0])
     exact = flat(eqx.filter_grad(lambda m: jax.vmap(m.log_marginal)(wake).mean())(model()))
-    network = alws.ImplicitNetwork(eqx.nn.MLP(2, "scalar", 16, 1, jnp.tanh, key=key), ridge=1.0)
-    smoother = alws.LinearReadout(Network(powers)).fit(wake)
+    network = alws.contrib.ImplicitNetwork(
+        eqx.nn.MLP(2, "scalar", 16, 1, jnp.tanh, key=key), ridge=1.0
+    )
+    smoother = alws.regressions.LinearReadout(Network(powers)).fit(wake)
 
     @eqx.filter_jit
     def one(key):
@@ -98,4 +100,4 @@ def test_gradient_of_a_trained_network_is_near_the_exact_one(key):
 
 def test_a_network_must_have_something_to_train():
     with pytest.raises(ValueError, match="`network` must have floating-point arrays to train"):
-        alws.ImplicitNetwork(jnp.sum)
+        alws.contrib.ImplicitNetwork(jnp.sum)

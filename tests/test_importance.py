@@ -9,8 +9,8 @@ from exact import BetaBernoulli, LinearGaussian, SigmoidBelief, sample_many
 from jax.flatten_util import ravel_pytree
 
 import alws
+from alws.contrib.importance import log_likelihoods
 from alws.features import Identity
-from alws.importance import log_likelihoods
 from alws.likelihoods import Gaussian
 
 
@@ -42,7 +42,7 @@ def flat(tree):
 
 @eqx.filter_jit
 def gradient(estimate, model, sleep, wake):
-    smoother = alws.LinearReadout(Identity()).fit(sleep.x)
+    smoother = alws.regressions.LinearReadout(Identity()).fit(sleep.x)
     held = estimate.hold(model, smoother, sleep, wake, None)
     return eqx.filter_grad(lambda m: estimate.objective(m, sleep, held, None))(model)
 
@@ -58,14 +58,14 @@ def test_gradient_is_the_exact_one_with_many_samples(name, normalised, key):
     _, wake = sample_many(moved(model), jax.random.split(key, 40))
     exact = flat(eqx.filter_grad(lambda m: jax.vmap(m.log_marginal)(wake).mean())(model))
     sleep, _ = alws.draw(model, jax.random.key(1), 20_000)
-    found = flat(gradient(alws.Importance(normalised), model, sleep, wake))
+    found = flat(gradient(alws.contrib.Importance(normalised), model, sleep, wake))
     assert np.linalg.norm(found - exact) < 0.05 * np.linalg.norm(exact), (found, exact)
 
 
 def test_normalised_weights_of_a_discrete_model_are_its_posterior(key):
     model = MODELS["discrete"]
     sleep, x = alws.draw(model, key, 4000)[0], jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
-    weights = alws.Importance().weights(model, sleep, x)
+    weights = alws.contrib.Importance().weights(model, sleep, x)
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
     for state in np.indices((2, 2)).reshape(2, -1).T:
         same = (sleep.z == jnp.asarray(state)).all(axis=1)
@@ -81,7 +81,9 @@ def test_plain_weights_are_the_likelihood_over_the_evidence_of_the_other_half(ke
     likelihood = np.exp(np.asarray(log_likelihoods(model, sleep, x)[0], np.float64))
     means = likelihood[:50].mean(), likelihood[50:].mean()
     expected = np.concatenate([likelihood[:50] / means[1], likelihood[50:] / means[0]]) / 100
-    np.testing.assert_allclose(alws.Importance(False).weights(model, sleep, x)[0], expected, 1e-4)
+    np.testing.assert_allclose(
+        alws.contrib.Importance(False).weights(model, sleep, x)[0], expected, 1e-4
+    )
     for z, value in zip(sleep.z[:5], likelihood, strict=False):
         assert np.exp(model.log_likelihood(z, x[0])) == pytest.approx(value, rel=1e-4)
 
@@ -98,7 +100,7 @@ def test_a_model_without_a_prior_is_refused(key):
 
     model = Bare(jnp.zeros(()))
     with pytest.raises(TypeError, match=r"needs p\(x \| z\), and Bare gives only log p\(z, x\)"):
-        alws.Importance().weights(model, alws.draw(model, key, 10)[0], jnp.zeros(3))
+        alws.contrib.Importance().weights(model, alws.draw(model, key, 10)[0], jnp.zeros(3))
 
 
 def test_fit_by_importance_sampling_climbs_to_the_maximum(key):
@@ -106,8 +108,8 @@ def test_fit_by_importance_sampling_climbs_to_the_maximum(key):
     truth = FactorAnalysis(**{**FACTORS, "offset": jnp.array([0.8, -0.3, 0.4])})
     data = sample_many(truth, jax.random.split(key, 300))[1]
     settings = alws.Settings(
-        alws.LinearReadout(Identity()),
-        alws.Importance(),
+        alws.regressions.LinearReadout(Identity()),
+        alws.contrib.Importance(),
         sleep_samples=300,
         validation_samples=20,
         adapt=alws.ALWS_F,

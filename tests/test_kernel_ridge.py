@@ -3,12 +3,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from alws.regressions.linear_algebra import factorise, solve
 from sklearn.kernel_ridge import KernelRidge as Reference
 
-from alws import linear_algebra
-from alws.gradient_models import KernelRidge
 from alws.kernels import Pairwise, SquaredExponential
-from alws.linear_algebra import factorise, solve
+from alws.regressions import KernelRidge, linear_algebra
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def test_weights_predict_and_pull_are_one_linear_map(sleep, intercept, key):
     for targets in (1, 30):
         cotangents = jax.random.normal(key, (20, targets))
         np.testing.assert_allclose(
-            smoother.pull(new, cotangents), weights.T @ cotangents, atol=1e-3
+            smoother.predict_vjp(new, cotangents), weights.T @ cotangents, atol=1e-3
         )
 
 
@@ -57,7 +56,7 @@ def test_intercept_predicts_constants_exactly_and_plain_regression_shrinks_them(
     ones = jnp.ones((200, 1))
     far = x + 100
     assert jnp.allclose(regression(intercept=True).fit(x).predict(far, ones), 1, atol=1e-5)
-    plain = KernelRidge(SquaredExponential(bandwidth=1.5), intercept=False, draw_in=False)
+    plain = KernelRidge(SquaredExponential(bandwidth=1.5), intercept=False, clip=False)
     assert jnp.allclose(plain.fit(x).predict(far, ones), 0, atol=1e-5)
 
 

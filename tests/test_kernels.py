@@ -7,7 +7,7 @@ from sklearn.gaussian_process.kernels import RBF, Matern
 from sklearn.linear_model import Ridge
 
 from alws import Adapt, KernelRidge, features, kernels
-from alws.adaptation import hold_fixed
+from alws.wake_sleep import hold_fixed
 
 
 @pytest.mark.parametrize(

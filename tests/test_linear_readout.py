@@ -8,8 +8,8 @@ import pytest
 
 import alws
 from alws.features import Following, Linear, Network, follow
-from alws.gradient_models import KernelRidge, LinearReadout
 from alws.kernels import DotProduct
+from alws.regressions import KernelRidge, LinearReadout
 
 
 def summaries(x):
@@ -27,7 +27,9 @@ def test_readout_equals_kernel_ridge_with_the_dot_product(key):
         primal.predict(new, targets), dual.predict(new, targets), rtol=1e-3, atol=1e-3
     )
     cotangents = jax.random.normal(key, (7, 2))
-    np.testing.assert_allclose(primal.pull(new, cotangents), dual.pull(new, cotangents), atol=1e-3)
+    np.testing.assert_allclose(
+        primal.predict_vjp(new, cotangents), dual.predict_vjp(new, cotangents), atol=1e-3
+    )
     np.testing.assert_allclose(primal.weights(new).sum(axis=1), 1.0, rtol=1e-4)
 
 
@@ -75,10 +77,10 @@ def test_features_follow_the_model(key):
     np.testing.assert_allclose(
         follow(following, moved).features(x), placed.features(x) / 2, rtol=1e-4, atol=1e-4
     )
-    settings = alws.Settings(gradient_model=following, sleep_samples=50, validation_samples=20)
+    settings = alws.Settings(regression=following, sleep_samples=50, validation_samples=20)
     result = alws.fit(model, x, key=key, steps=3, settings=settings)
     assert not np.allclose(result.model.weight, model.weight)
-    assert result.diagnostics.refused_steps == 0
+    assert result.diagnostics["refused_steps"] == 0
 
 
 def test_features_that_follow_say_so_when_used_alone():

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import alws
-from alws import distributed, resuming
-from alws.fingerprints import fingerprint
-from alws.sharding import check_divides, make_mesh
+from alws import checkpoint as resuming
+from alws import devices as distributed
+from alws.devices import check_divides, fingerprint, make_mesh
 
 SCRIPT = Path(__file__).with_name("many_devices.py")
 ONE, EIGHT = {"devices": None}, {"devices": 8}
@@ -229,17 +229,19 @@ def test_what_differs_between_processes_is_named(joined):
     module = importlib.import_module("alws.fit")  # `alws.fit` itself is the function
 
     def settings(**more):
-        return alws.Settings(alws.Nystrom(alws.kernels.Matern12(), **more), measure_every=5)
+        return alws.Settings(
+            alws.regressions.Nystrom(alws.kernels.Matern12(), **more), measure_every=5
+        )
 
     def check(settings, **more):
         things = {"`steps`": 3, "`model`": np.ones(3), **more}
         return lambda: module._check_processes(things, settings, None)
 
     joined(check(settings()), check(settings()))
-    message = r"^`steps`, `settings.gradient_model` must be .* processes \[1\] of 2 .* same script"
+    message = r"^`steps`, `settings.regression` must be .* processes \[1\] of 2 .* same script"
     with pytest.raises(ValueError, match=message):
         joined(check(settings()), check(settings(inducing=7), **{"`steps`": 4}))
-    with pytest.raises(ValueError, match=r"^`settings.gradient_model` must"):
+    with pytest.raises(ValueError, match=r"^`settings.regression` must"):
         joined(check(settings()), check(settings(ridge=0.1)))
 
 

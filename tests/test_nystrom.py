@@ -5,12 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from alws.regressions.selection import select_rows
 
 import alws
-from alws import linear_algebra
-from alws.gradient_models import KernelRidge, Nystrom, Smoother
-from alws.gradient_models.selection import select_rows
 from alws.kernels import DotProduct, Matern32, OnSets, Pairwise, SquaredExponential
+from alws.regressions import KernelRidge, Nystrom, Smoother, linear_algebra
 
 SELECTIONS = ["uniform", "leverage", "k-means++"]
 
@@ -27,11 +26,16 @@ def kernel():
 
 
 @eqx.filter_jit
-def answers(gradient_model, x, y, new):
+def answers(regression, x, y, new):
     """Everything a smoother says, compiled at once."""
-    smoother = gradient_model.fit(x)
+    smoother = regression.fit(x)
     assert isinstance(smoother, Smoother)
-    return smoother.weights(new), smoother.predict(new, y), smoother.pull(new, new), smoother.factor
+    return (
+        smoother.weights(new),
+        smoother.predict(new, y),
+        smoother.predict_vjp(new, new),
+        smoother.factor,
+    )
 
 
 @pytest.mark.parametrize(("intercept", "large"), [(True, 1025), (False, 150)])
@@ -203,4 +207,4 @@ def test_what_cannot_be_fitted_is_refused(sleep):
     counts = Nystrom(Pairwise(lambda a, b: jnp.exp(-jnp.sum(a != b))), selection="learnt")
     with pytest.raises(ValueError, match="must be floating-point, but Pairwise compares int32"):
         counts.initialise(jnp.ones((600, 2), jnp.int32))
-    assert alws.gradient_models.Nystrom is Nystrom
+    assert alws.regressions.Nystrom is Nystrom

@@ -132,13 +132,11 @@ def test_probabilities_of_a_discrete_latent(mixture, key):
     assert (found.argmax(axis=1) == exact.argmax(axis=1)).mean() > 0.9
 
 
-def test_more_sleep_samples_and_a_gradient_model_of_ones_own(linear, key):
+def test_more_sleep_samples_and_a_regression_of_ones_own(linear, key):
     x = observations(linear, 40)
     mean, _ = gaussian_posterior(linear, x)
-    poor = alws.KernelRidge(alws.kernels.SquaredExponential(), ridge=1e4)
-    shrunk = alws.expectation(
-        linear, lambda z: z, x, key=key, sleep_samples=200, gradient_model=poor
-    )
+    poor = alws.regressions.KernelRidge(alws.kernels.SquaredExponential(), ridge=1e4)
+    shrunk = alws.expectation(linear, lambda z: z, x, key=key, sleep_samples=200, regression=poor)
     chosen = alws.expectation(linear, lambda z: z, x, key=key, sleep_samples=200)
     assert np.mean((shrunk - mean) ** 2) > 4 * np.mean((chosen - mean) ** 2)
     assert np.abs(shrunk).max() < 0.2  # with that much ridge all that is left is the prior mean

@@ -8,8 +8,6 @@ import pytest
 
 from alws import MeanMatching, Reweighted
 from alws.features import Linear
-from alws.gradient_models import KernelRidge, RandomFeatures, Smoother
-from alws.gradient_models.random_features import fourier
 from alws.kernels import (
     DotProduct,
     Matern12,
@@ -21,6 +19,8 @@ from alws.kernels import (
     Stationary,
     Sum,
 )
+from alws.regressions import KernelRidge, RandomFeatures, Smoother
+from alws.regressions.random_features import fourier
 
 KERNELS = [
     SquaredExponential(bandwidth=1.3),
@@ -44,7 +44,7 @@ def estimates(kernel, a, keys, number):
 def test_the_matrix_is_estimated_without_bias_and_better_with_more_waves(kernel, key):
     """Over 50 sets of waves the mean is within its own error; 16 times as many err 1/4 as much."""
     a = kernel.embed(jax.random.normal(key, (12, 3)))
-    exact = np.array(kernel.gram(a, a))
+    exact = np.array(kernel.evaluate(a, a))
     weight = float(jnp.exp(kernel.log_weight).sum()) if isinstance(kernel, Sum) else 1.0
     np.fill_diagonal(exact, weight)  # a root makes much of what rounding leaves of a zero
     keys = jax.random.split(key, 50)
@@ -89,7 +89,7 @@ def test_weights_predict_and_pull_are_one_linear_map(key):
     def answers():
         fitted = regression.fit(x)
         assert isinstance(fitted, Smoother)
-        told = fitted.weights(new), fitted.predict(new, y), fitted.pull(new, new)
+        told = fitted.weights(new), fitted.predict(new, y), fitted.predict_vjp(new, new)
         return *told, fitted.outside(new + 20)
 
     weights, predicted, pulled, outside = answers()
@@ -158,7 +158,7 @@ def test_the_matrix_of_sets_is_reached_with_many_waves(key, members):
     kernel = OnSets(members)
     kernel = kernel.calibrate(kernel.embed(sets))
     a = kernel.place(kernel.embed(sets))
-    exact = np.asarray(kernel.gram(a, a))
+    exact = np.asarray(kernel.evaluate(a, a))
     keys = jax.random.split(key, 20)
     few, many = (np.asarray(estimates(kernel, a, keys, number)) for number in (25, 400))
     errors = [np.sqrt(((found - exact) ** 2).mean()) for found in (few, many)]

@@ -9,10 +9,9 @@ import pytest
 from test_checkpoint import Normal
 
 import alws
-from alws.model import mend
 
 
-class Blind(alws.Joint):
+class Blind(alws.estimates.Joint):
     """Predicts nothing on held-out samples, so that γ has no gradient."""
 
     def predict(self, model, smoother, sleep, x, condition):
@@ -21,7 +20,7 @@ class Blind(alws.Joint):
 
 def test_an_update_of_gamma_that_is_not_finite_is_left_out_and_counted(key):
     settings = alws.Settings(sleep_samples=30, validation_samples=6)
-    regression = alws.KernelRidge(alws.kernels.SquaredExponential())
+    regression = alws.regressions.KernelRidge(alws.kernels.SquaredExponential())
     algorithm = alws.WakeSleep(regression, Blind(), optax.sgd(0.1), settings)
     model = Normal(jnp.array(0.0))
     start = algorithm.init(model, alws.draw(model, key, 30)[0], key)
@@ -29,7 +28,7 @@ def test_an_update_of_gamma_that_is_not_finite_is_left_out_and_counted(key):
     assert state.counts.refused_steps == 1
     assert info.accepted
     assert state.model.mean != 0
-    np.testing.assert_array_equal(state.gradient_model.log_ridge, start.gradient_model.log_ridge)
+    np.testing.assert_array_equal(state.regression.log_ridge, start.regression.log_ridge)
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])

@@ -22,10 +22,10 @@ def test_a_compiled_function_computes_the_same(no_flags, options, key):
     def function(x):
         return jnp.exp(-(x**2)).sum(axis=1)
 
-    assert jnp.allclose(runtime.compiled(function, **options)(x), function(x), rtol=1e-6)
+    assert jnp.allclose(runtime.eqx.filter_jit(function, **options)(x), function(x), rtol=1e-6)
 
 
 def test_an_option_of_another_version_is_left_out(no_flags, monkeypatch):
     monkeypatch.setattr(runtime, "QUICK_LOOPS", {"xla_cpu_no_such_option": True})
     assert not runtime._takes_quick_loops()
-    assert runtime.compiled(lambda x: x + 1)(jnp.ones(())) == 2
+    assert runtime.eqx.filter_jit(lambda x: x + 1)(jnp.ones(())) == 2

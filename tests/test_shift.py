@@ -14,10 +14,10 @@ from scipy.stats import norm
 from sklearn.kernel_ridge import KernelRidge as Reference
 
 import alws
-from alws.gradient_models import Smoother, fit_towards
+from alws.contrib.shift import match_means, onto_box_and_mean
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
-from alws.shift import match_means, onto_box_and_mean
+from alws.regressions import Smoother, fit_towards
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def sleep(key):
 
 
 def reweighted(by=None, *, intercept=True, **options):
-    return alws.Reweighted(
+    return alws.contrib.Reweighted(
         SquaredExponential(bandwidth=1.5),
-        by=alws.MeanMatching() if by is None else by,
+        by=alws.contrib.MeanMatching() if by is None else by,
         ridge=0.1,
         intercept=intercept,
         **options,
@@ -88,7 +88,7 @@ def test_density_ratio_of_two_gaussians(key):
     x = jax.random.normal(key, (2000, 1))
     data = 0.7 + 0.7 * jax.random.normal(jax.random.key(1), (1000, 1))
     true = norm(0.7, 0.7).logpdf(x[:, 0]) - norm(0, 1).logpdf(x[:, 0])
-    by, kernel = alws.DensityRatio(ridge=0.001), SquaredExponential(bandwidth=1.0)
+    by, kernel = alws.contrib.DensityRatio(ridge=0.001), SquaredExponential(bandwidth=1.0)
     found = np.asarray(by.log_ratio(kernel, x, data))
     common = np.abs(x[:, 0] - 0.5) < 1.3
     error = np.sqrt(((found - true)[common] ** 2).mean())
@@ -99,7 +99,7 @@ def test_density_ratio_of_two_gaussians(key):
     assert float(weights @ x[:, 0]) / 2000 == pytest.approx(0.7, abs=0.1)
 
 
-@pytest.mark.parametrize("by", [alws.MeanMatching(), alws.DensityRatio()])
+@pytest.mark.parametrize("by", [alws.contrib.MeanMatching(), alws.contrib.DensityRatio()])
 def test_weights_are_near_one_where_data_and_model_agree(by, sleep):
     data = jax.random.normal(jax.random.key(1), (500, 2))
     weights = by(SquaredExponential(bandwidth=1.5), sleep, data)
@@ -129,7 +129,7 @@ def test_weights_predict_and_pull_are_one_linear_map(sleep, intercept, key):
     for targets in (1, 60):
         cotangents = jax.random.normal(key, (50, targets))
         np.testing.assert_allclose(
-            smoother.pull(data, cotangents), weights.T @ cotangents, atol=1e-3
+            smoother.predict_vjp(data, cotangents), weights.T @ cotangents, atol=1e-3
         )
     if intercept:
         np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-4)
@@ -137,7 +137,7 @@ def test_weights_predict_and_pull_are_one_linear_map(sleep, intercept, key):
 
 def test_unit_weights_are_the_plain_regression(sleep):
     data = sleep[:30] * 1.5
-    plain = alws.KernelRidge(SquaredExponential(bandwidth=1.5), ridge=0.1).fit(sleep)
+    plain = alws.regressions.KernelRidge(SquaredExponential(bandwidth=1.5), ridge=0.1).fit(sleep)
     fitted = reweighted().fit(sleep)
     np.testing.assert_allclose(fitted.weights(data), plain.weights(data), atol=1e-4)
     assert float(fitted.outside(data)) == pytest.approx(float(plain.outside(data)), abs=0.04)
@@ -146,12 +146,12 @@ def test_unit_weights_are_the_plain_regression(sleep):
 @pytest.mark.slow
 def test_other_regressions_agree_with_the_exact_one(sleep):
     data = sleep[:40] * 0.5 + 1
-    exact = reweighted(alws.DensityRatio()).fit_towards(sleep, data).weights(data)
+    exact = reweighted(alws.contrib.DensityRatio()).fit_towards(sleep, data).weights(data)
     for regression in (
-        partial(alws.Nystrom, inducing=200),
-        partial(alws.ConjugateGradients, rank=60, tolerance=1e-5),
+        partial(alws.regressions.Nystrom, inducing=200),
+        partial(alws.regressions.ConjugateGradients, rank=60, tolerance=1e-5),
     ):
-        other = reweighted(alws.DensityRatio(), regression=regression)
+        other = reweighted(alws.contrib.DensityRatio(), regression=regression)
         found = fit_towards(other, sleep, data).weights(data)
         np.testing.assert_allclose(found, exact, atol=5e-3)
 
@@ -167,7 +167,7 @@ def factors():
     return Factors(jnp.array([[1.0], [0.5]]), jnp.zeros(2), jnp.full(2, -0.5))
 
 
-def gradient_error(gradient_model, data, model):
+def gradient_error(regression, data, model):
     """Root mean square error over sleep sets, over the length of the exact gradient if not tiny."""
 
     def flat(tree):
@@ -176,9 +176,9 @@ def gradient_error(gradient_model, data, model):
     @eqx.filter_jit
     def one(model, key):
         sleep = alws.draw(model, key, 300)[0]
-        smoother = fit_towards(gradient_model, sleep.x, data)
-        held = alws.Natural().hold(model, smoother, sleep, data, None)
-        objective = lambda m: alws.Natural().objective(m, sleep, held, None)  # noqa: E731
+        smoother = fit_towards(regression, sleep.x, data)
+        held = alws.estimates.Natural().hold(model, smoother, sleep, data, None)
+        objective = lambda m: alws.estimates.Natural().objective(m, sleep, held, None)  # noqa: E731
         return flat(eqx.filter_grad(objective)(model))
 
     exact = flat(eqx.filter_grad(lambda m: jax.vmap(m.log_marginal)(data).mean())(model))
@@ -186,13 +186,13 @@ def gradient_error(gradient_model, data, model):
     return float(np.sqrt(np.mean(errors)) / max(1.0, float(jnp.linalg.norm(exact))))
 
 
-@pytest.mark.parametrize("by", [alws.MeanMatching(), alws.DensityRatio()])
+@pytest.mark.parametrize("by", [alws.contrib.MeanMatching(), alws.contrib.DensityRatio()])
 def test_weights_help_a_stiff_regression_where_data_lie_outside_and_not_inside(by, key):
     def kernel():
         return SquaredExponential(bandwidth=2.0, track=True)
 
-    plain = alws.KernelRidge(kernel(), ridge=1.0)
-    weighted = alws.Reweighted(kernel(), by=by, ridge=1.0)
+    plain = alws.regressions.KernelRidge(kernel(), ridge=1.0)
+    weighted = alws.contrib.Reweighted(kernel(), by=by, ridge=1.0)
     outside = jnp.array([3.0, 1.5]) + 0.3 * jax.random.normal(key, (60, 2))
     errors = [gradient_error(g, outside, factors()) for g in (weighted, plain)]
     assert errors[0] < 0.8 * errors[1], errors
@@ -204,11 +204,11 @@ def test_weights_help_a_stiff_regression_where_data_lie_outside_and_not_inside(b
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: alws.MeanMatching(most=1.0), "`most` must be greater than 1, got 1.0"),
-        (lambda: alws.MeanMatching(slack=-0.1), "`slack` must be at least 0"),
-        (lambda: alws.DensityRatio(ridge=0.0), "`ridge` must be positive, got 0.0"),
+        (lambda: alws.contrib.MeanMatching(most=1.0), "`most` must be greater than 1, got 1.0"),
+        (lambda: alws.contrib.MeanMatching(slack=-0.1), "`slack` must be at least 0"),
+        (lambda: alws.contrib.DensityRatio(ridge=0.0), "`ridge` must be positive, got 0.0"),
         (
-            lambda: reweighted(regression=partial(alws.Nystrom, selection="learnt")),
+            lambda: reweighted(regression=partial(alws.regressions.Nystrom, selection="learnt")),
             "must be sleep samples",
         ),
     ],
@@ -238,7 +238,7 @@ norm_logpdf = jax.scipy.stats.norm.logpdf
 def test_over_dispersed_start_reaches_the_data_and_no_farther(key):
     data = 8 + jax.random.normal(key, (200,))
     model = Location(jnp.array(0.0), jnp.array(0.0))
-    start = alws.over_dispersed(model, data, where=lambda m: m.log_scale, key=key)
+    start = alws.contrib.over_dispersed(model, data, where=lambda m: m.log_scale, key=key)
     scale = float(jnp.exp(start.log_scale))
     # Data from 5.5 to 10.5: 500 draws reach them when their scale is a third to once as much.
     assert 2 < scale < 10, scale
@@ -250,7 +250,9 @@ def test_over_dispersed_start_reaches_the_data_and_no_farther(key):
 
 
 def mean_outside(model, data, regression=None, sets=100):
-    regression = alws.KernelRidge(SquaredExponential()) if regression is None else regression
+    regression = (
+        alws.regressions.KernelRidge(SquaredExponential()) if regression is None else regression
+    )
 
     def outside(key):
         return regression.fit(alws.draw(model, key, 500)[0].x).outside(data)
@@ -266,9 +268,9 @@ def test_over_dispersed_start_is_as_wide_as_two_quantiles_say(key):
     """
     data = 20 * jax.scipy.special.ndtri((jnp.arange(1000) + 0.5) / 1000)
     model = Location(jnp.array(0.0), jnp.array(0.0))
-    regression = alws.LinearReadout(alws.features.Identity())
-    start = alws.over_dispersed(
-        model, data, where=lambda m: m.log_scale, key=key, gradient_model=regression
+    regression = alws.regressions.LinearReadout(alws.features.Identity())
+    start = alws.contrib.over_dispersed(
+        model, data, where=lambda m: m.log_scale, key=key, regression=regression
     )
     assert float(jnp.exp(start.log_scale)) == pytest.approx(20 * 1.96 / 2.576, rel=0.05)
     assert mean_outside(start, data, regression) == pytest.approx(0.05, abs=0.01)
@@ -277,8 +279,8 @@ def test_over_dispersed_start_is_as_wide_as_two_quantiles_say(key):
 @pytest.mark.slow
 def test_gradient_at_an_over_dispersed_start_is_better_where_data_lie_outside(key):
     data = jnp.array([6.0, 3.0]) + 0.3 * jax.random.normal(key, (60, 2))
-    start = alws.over_dispersed(factors(), data, where=lambda m: m.log_noise, key=key)
-    regression = alws.KernelRidge(SquaredExponential(), ridge=0.01)
+    start = alws.contrib.over_dispersed(factors(), data, where=lambda m: m.log_noise, key=key)
+    regression = alws.regressions.KernelRidge(SquaredExponential(), ridge=0.01)
     errors = [gradient_error(regression, data, model) for model in (start, factors())]
     assert errors[0] < 0.5 * errors[1], errors
 
@@ -286,15 +288,15 @@ def test_gradient_at_an_over_dispersed_start_is_better_where_data_lie_outside(ke
 def test_over_dispersed_leaves_a_model_that_covers_its_data(key):
     model = Location(jnp.array(0.0), jnp.array(0.0))
     data = 0.8 * jax.random.normal(key, (100,))
-    assert alws.over_dispersed(model, data, where=lambda m: m.log_scale, key=key) is model
+    assert alws.contrib.over_dispersed(model, data, where=lambda m: m.log_scale, key=key) is model
 
 
 def test_over_dispersed_says_what_cannot_be_reached(key):
     model = Location(jnp.array(0.0), jnp.array(0.0))
     message = "at most 5% .* up to 2 times as wide it is 100% at best, on average over 16 sets"
     with pytest.raises(ValueError, match=message):
-        alws.over_dispersed(
+        alws.contrib.over_dispersed(
             model, jnp.full(20, 1e3), where=lambda m: m.log_scale, key=key, widen=2.0
         )
     with pytest.raises(ValueError, match="`where` must name floating-point arrays"):
-        alws.over_dispersed(model, jnp.zeros(20), where=lambda m: 1.0, key=key)
+        alws.contrib.over_dispersed(model, jnp.zeros(20), where=lambda m: 1.0, key=key)

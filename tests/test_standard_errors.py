@@ -53,7 +53,7 @@ def fitted(key):
         return replace(
             first,
             model=model,
-            gradient_model=alws.KernelRidge(SquaredExponential(), ridge=ridge),
+            regression=alws.regressions.KernelRidge(SquaredExponential(), ridge=ridge),
             algorithm=replace(
                 first.algorithm,
                 settings=replace(settings, sleep_samples=sleep_samples),
@@ -143,13 +143,13 @@ def test_beta_bernoulli_and_functions_of_its_parameters(fitted, coins, key):
 @eqx.filter_jit
 def plain_gradients(model, regression, data, key, number):
     sleep, _ = alws.draw(model, key, number)
-    g = alws.direct_gradients(model, regression.fit(sleep.x), sleep, data)
+    g = alws.estimates.direct_gradients(model, regression.fit(sleep.x), sleep, data)
     return jnp.concatenate([leaf.reshape(len(data), -1) for leaf in jax.tree.leaves(g)], 1)
 
 
 def plain_errors(model, data, key, number, ridge):
     """Standard errors from ĝ ĝᵀ of one sleep phase, without any remedy."""
-    regression = alws.KernelRidge(SquaredExponential(), ridge=ridge)
+    regression = alws.regressions.KernelRidge(SquaredExponential(), ridge=ridge)
     g = np.asarray(plain_gradients(model, regression, data, key, number), float)
     return np.sqrt(np.diagonal(np.linalg.inv(g.T @ g)))
 

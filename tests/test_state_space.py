@@ -13,7 +13,7 @@ from exact.hidden_markov import HiddenMarkov
 from jax.scipy.stats import multivariate_normal
 
 import alws
-from alws.state_space import Given, Path, StateSpace, sequences
+from alws.state_space.model import Given, Path, StateSpace, sequences
 
 
 class Tracking(StateSpace):
@@ -133,10 +133,12 @@ def test_estimated_gradient_approaches_that_of_the_kalman_filter(key):
     @eqx.filter_jit
     def estimate(number, key):
         sleep = alws.draw(model, key, number, Given(CONTROL))[0]
-        smoother = alws.KernelRidge(alws.kernels.SquaredExponential(), ridge=0.1)
+        smoother = alws.regressions.KernelRidge(alws.kernels.SquaredExponential(), ridge=0.1)
         smoother = smoother.initialise(sleep.x).fit(sleep.x)
-        held = alws.Joint().hold(model, smoother, sleep, data, Given(CONTROL))
-        gradient = eqx.filter_grad(alws.Joint().objective)(model, sleep, held, Given(CONTROL))
+        held = alws.estimates.Joint().hold(model, smoother, sleep, data, Given(CONTROL))
+        gradient = eqx.filter_grad(alws.estimates.Joint().objective)(
+            model, sleep, held, Given(CONTROL)
+        )
         return jax.flatten_util.ravel_pytree(gradient)[0]
 
     errors = {

@@ -10,7 +10,6 @@ import pytest
 import alws
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
-from alws.runtime import compiled
 
 
 class Regression(eqx.Module):
@@ -41,7 +40,7 @@ RATE = 0.2
 
 def fitted(estimate, theta_steps, key):
     settings = alws.Settings(
-        alws.KernelRidge(SquaredExponential(), ridge=0.1),
+        alws.regressions.KernelRidge(SquaredExponential(), ridge=0.1),
         estimate,
         optax.sgd(RATE),
         sleep_samples=60,
@@ -51,15 +50,15 @@ def fitted(estimate, theta_steps, key):
     return alws.fit(START, DATA, conditions=CONDITIONS, key=key, steps=1, settings=settings)
 
 
-def two_steps(estimate, gradient_model, key):
+def two_steps(estimate, regression, key):
     """By hand: the model after them, and their gradients."""
     start, conditions, data = doubled(START), doubled(CONDITIONS), doubled(DATA)
-    keys = compiled(lambda key: jax.random.split(jax.random.fold_in(key, 0), 3))(key)
-    draw = compiled(lambda key, c: alws.draw(start, jax.random.split(key)[0], 60, c)[0])
+    keys = eqx.filter_jit(lambda key: jax.random.split(jax.random.fold_in(key, 0), 3))(key)
+    draw = eqx.filter_jit(lambda key, c: alws.draw(start, jax.random.split(key)[0], 60, c)[0])
     kept = []
     for c, x, k in zip(conditions, data, keys, strict=True):
         sleep = draw(k, c)
-        smoother = gradient_model.fit(sleep.x)
+        smoother = regression.fit(sleep.x)
         kept.append((sleep, estimate.hold(start, smoother, sleep, x[None], c), c))
 
     def objective(model):
@@ -76,12 +75,12 @@ def doubled(tree):
     return jax.tree.map(lambda a: a.astype(jnp.float64), tree)
 
 
-@pytest.mark.parametrize("estimate", [alws.Joint(), alws.Natural()])
+@pytest.mark.parametrize("estimate", [alws.estimates.Joint(), alws.estimates.Natural()])
 def test_two_steps_on_one_sleep_phase_of_a_conditional_model(estimate, key):
     """θ goes up the mean over conditions of J̄, with the draws and weights of θ's first value."""
     result = fitted(estimate, 2, key)
     with alws.precision(START):
-        model, moves = two_steps(estimate, result.gradient_model, key)
+        model, moves = two_steps(estimate, result.regression, key)
     np.testing.assert_allclose(result.model.slope, model.slope, rtol=1e-9)
     np.testing.assert_allclose(result.model.log_noise, model.log_noise, rtol=1e-9)
     # The second gradient is another one, or the test would not tell.
@@ -91,6 +90,8 @@ def test_two_steps_on_one_sleep_phase_of_a_conditional_model(estimate, key):
 
 def test_a_centred_estimate_asks_for_a_key(key):
     sleep, _ = alws.draw(START, key, 20, CONDITIONS[0])
-    smoother = alws.KernelRidge(SquaredExponential()).initialise(sleep.x).fit(sleep.x)
+    smoother = alws.regressions.KernelRidge(SquaredExponential()).initialise(sleep.x).fit(sleep.x)
     with pytest.raises(ValueError, match="must be given a key for its fresh draws"):
-        alws.Centred(alws.Natural(), 20).hold(START, smoother, sleep, DATA, CONDITIONS[0])
+        alws.contrib.Centred(alws.estimates.Natural(), 20).hold(
+            START, smoother, sleep, DATA, CONDITIONS[0]
+        )

@@ -7,6 +7,7 @@ stops the fit.
 import json
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from alws import distributed
+from alws import devices
 
 
 class Report(NamedTuple):
@@ -85,7 +86,7 @@ class MetricsFile:
         return json.dumps({**clean, "step": report.step})
 
     def __call__(self, report: Report) -> None:
-        if distributed.first():
+        if devices.is_first():
             line = self.line(report)
             with self.path.open("a") as file:
                 file.write(line + "\n")
@@ -119,4 +120,23 @@ class ProgressBar:
     def __call__(self, report: Report) -> None:
         self.progress.update(
             self.task, completed=report.step, objective=report.metrics["objective"]
+        )
+
+
+MANY_REFUSED = 0.1
+"""The share of refused steps from which on a fit is not to be trusted."""
+
+
+def warn_of_refusals(refused: int, steps: int) -> None:
+    """Say so when many of a fit's steps were refused: θ may have stood still.
+
+    Example: `warn_of_refusals(1234, 1300)` warns, `warn_of_refusals(3, 1300)` does not.
+    """
+    if refused > MANY_REFUSED * steps:
+        warnings.warn(
+            f"the gradient must be finite; on {refused} of {steps} steps it was not, and they were "
+            "left out, so the fit may have stood still. Check that `log_joint` is finite on every "
+            "draw at the fitted parameters (log of 0, overflow), or take smaller steps.",
+            RuntimeWarning,
+            stacklevel=4,
         )

@@ -3,21 +3,29 @@
 The file holds every array leaf of a pytree by its path, and the header says which run it belongs
 to. Loading never unpickles, checks each array's CRC, shape and dtype, and refuses a file that was
 cut short.
+
+A fit's checkpoint has in its header the format, the step, and the origin: what the fit must be
+given again so that it goes on bit for bit as if it had not stopped. Nothing in it depends on the
+number of devices.
 """
 
 import io
 import json
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Key, PyTree
+
+from alws import devices
 
 HEADER = "header.json"
+SHARED = "Put the checkpoint on a file system that all processes share, and give all the same path."
 
 FORMAT = 2
 """The layout of a fit's checkpoint, in its header."""
@@ -144,3 +152,68 @@ def _restore(array: np.ndarray, leaf: Any) -> Any:
     if _is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
     return jnp.asarray(array) if isinstance(leaf, jax.Array) else array
+
+
+def check_standing(path: Path | None, resume: bool) -> None:
+    """Refuse processes of which only some resume, or that see different checkpoints."""
+    step = None
+    if path is not None and path.exists():
+        try:
+            step = header(path).get("step")
+        except CheckpointError:
+            step = "damaged"
+    things = {"`resume`": resume, f"the step of the checkpoint {path}": (path is None, step)}
+    devices.check_same(things, SHARED)
+
+
+def check_path(
+    path: Path, resume: bool, origin: dict[str, Any], *, more_steps: bool = False
+) -> None:
+    """Refuse to write over a checkpoint, or to go on from that of another fit.
+
+    With `more_steps` the number of steps may have grown.
+    """
+    if not resume:
+        if path.exists():
+            raise FileExistsError(
+                f"the checkpoint {path} already exists. Pass `resume=True` to go on from it, or "
+                "another path; nothing was overwritten."
+            )
+        return
+    expected = {k: v for k, v in origin.items() if not (more_steps and k == "steps")}
+    done = check_header(path, expected)["step"]
+    if done > origin["steps"]:
+        raise CheckpointError(
+            f"`steps` must be at least the {done} that {path} has done, got {origin['steps']}."
+        )
+
+
+def load_fit(
+    path: Path, state: Any, key: Key[Array, ""], metrics: Sequence[str]
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """The state that a checkpoint holds, shaped like this one, and the metrics so far."""
+    reports = header(path)["reports"]
+    sized = {name: np.zeros(reports, np.float64) for name in metrics}
+    saved = load(path, {"state": state, "history": sized, "key": key})
+    devices.check_same({f"the checkpoint {path}": saved["history"]}, SHARED)
+    if not bool((jax.random.key_data(saved["key"]) == jax.random.key_data(key)).all()):
+        raise CheckpointError(
+            f"{path} was written by a fit with another key. Resume with the key it was started "
+            "with, so that it goes on as if it had not stopped."
+        )
+    return saved["state"], saved["history"]
+
+
+def save_fit(
+    path: Path,
+    state: Any,
+    history: dict[str, np.ndarray],
+    key: Key[Array, ""],
+    origin: dict[str, Any],
+) -> None:
+    """One file, by process 0; the others wait until it is there."""
+    numbers = {"step": int(state.step), "reports": len(history["step"])}
+    head = {"format": FORMAT, **numbers, **origin}
+    if devices.is_first():
+        save(path, {"state": state, "history": history, "key": key}, head)
+    devices.wait_for_all(f"checkpoint at step {head['step']}")

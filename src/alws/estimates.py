@@ -11,8 +11,9 @@ whose gradient at θ_t estimates that of the mean log likelihood:
 mean of its predictions is the gradient of `Joint`'s J̄.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,168 +21,181 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.blocks import by_blocks
-from alws.gradient_models.protocols import Smoother
-from alws.model import Draws, condition_arguments, log_joint, log_joints, splits
+from alws.devices import by_blocks
+from alws.model import AnyModel, Draws, condition_arguments, has_likelihood, log_joint, log_joints
+from alws.regressions.base import Smoother
 
 
-class Held(NamedTuple):
-    """What is held at θ_t while J̄ is differentiated in θ."""
+class Weights(NamedTuple):
+    """What an estimate keeps of θ_t while J̄ is differentiated in θ.
 
-    mean_weights: Float[Array, " sleep"]
+    `mean` has the mean weight of each sleep sample, `rest` whatever else the estimate needs.
+    """
+
+    mean: Float[Array, " sleep"]
     rest: PyTree
 
 
-@runtime_checkable
-class Estimate(Protocol):
-    """A way to write J as a regression on sleep samples."""
+class Estimate(eqx.Module):
+    """A way to write J as a regression on sleep samples.
 
-    def hold(
+    One with `regresses = False` makes its weights without a regression: none is fitted for it, and
+    its `smoother` is None.
+    """
+
+    regresses: ClassVar[bool] = True
+
+    @abstractmethod
+    def weigh(
         self,
-        model: Any,
-        smoother: Smoother,
+        model: AnyModel,
+        smoother: Smoother | None,
         sleep: Draws,
         x: PyTree,
         condition: PyTree | None,
         key: Key[Array, ""] | None = None,
-    ) -> Held:
+    ) -> Weights:
         """The weights of the sleep samples for the wake batch x; the key is for fresh draws."""
-        ...
 
+    @abstractmethod
     def objective(
-        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
+        self, model: AnyModel, sleep: Draws, weights: Weights, condition: PyTree | None
     ) -> Float[Array, ""]:
-        """J̄(θ), the weights held."""
-        ...
+        """J̄(θ), the weights constant."""
 
+    @abstractmethod
     def predict(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self,
+        model: AnyModel,
+        smoother: Smoother | None,
+        sleep: Draws,
+        x: PyTree,
+        condition: PyTree | None,
     ) -> Float[Array, " points"]:
         """Ĵ(x) of every point, to be compared with log p(z, x) of held-out sleep samples."""
-        ...
 
 
-def choose(model: Any) -> "Estimate":
+def choose(model: AnyModel) -> "Estimate":
     """`Natural` for a model that gives an exponential-family likelihood, `Joint` otherwise."""
-    return Natural() if splits(model) else Joint()
+    return Natural() if has_likelihood(model) else Joint()
 
 
-class Joint(eqx.Module):
+class Joint(Estimate):
     """Regress log p_θ(z_n, x_n) on x_n."""
 
-    def hold(
+    def weigh(
         self,
-        model: Any,
+        model: AnyModel,
         smoother: Smoother,
         sleep: Draws,
         x: PyTree,
         condition: PyTree | None,
         key: Key[Array, ""] | None = None,
-    ) -> Held:
+    ) -> Weights:
         """w̄ = Wᵀ1/M."""
-        return Held(_mean_weights(smoother, x), None)
+        return Weights(_mean_weights(smoother, x), None)
 
     def objective(
-        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
+        self, model: AnyModel, sleep: Draws, weights: Weights, condition: PyTree | None
     ) -> Float[Array, ""]:
         """Σ_n w̄_n log p_θ(z_n, x_n)."""
-        return held.mean_weights @ log_joints(model, sleep, condition)
+        return weights.mean @ log_joints(model, sleep, condition)
 
     def predict(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self, model: AnyModel, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
     ) -> Float[Array, " points"]:
         """W log p(z, x)."""
         return smoother.predict(x, log_joints(model, sleep, condition)[:, None])[:, 0]
 
 
-class Cross(eqx.Module):
+class Cross(Estimate):
     """Regress log p_θ(z_n, x*) on x_n, for each wake point x*: exact in x*, M×N densities.
 
     Made for one or a few wake points, such as a single sequence.
     """
 
-    def hold(
+    def weigh(
         self,
-        model: Any,
+        model: AnyModel,
         smoother: Smoother,
         sleep: Draws,
         x: PyTree,
         condition: PyTree | None,
         key: Key[Array, ""] | None = None,
-    ) -> Held:
+    ) -> Weights:
         """W and the wake points."""
         weights = smoother.weights(x)
-        return Held(weights.mean(axis=0), (weights / weights.shape[0], x))
+        return Weights(weights.mean(axis=0), (weights / weights.shape[0], x))
 
     def objective(
-        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
+        self, model: AnyModel, sleep: Draws, weights: Weights, condition: PyTree | None
     ) -> Float[Array, ""]:
         """Σ_mn W_mn log p_θ(z_n, x*_m) / M."""
-        return self.sums(model, sleep, held, condition).sum()
+        return self.sums(model, sleep, weights, condition).sum()
 
     def predict(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self, model: AnyModel, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
     ) -> Float[Array, " points"]:
         """Σ_n W_mn log p(z_n, x_m)."""
         weights = smoother.weights(x)
-        return self.sums(model, sleep, Held(weights.mean(axis=0), (weights, x)), condition)
+        return self.sums(model, sleep, Weights(weights.mean(axis=0), (weights, x)), condition)
 
     def sums(
-        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
+        self, model: AnyModel, sleep: Draws, weights: Weights, condition: PyTree | None
     ) -> Float[Array, " points"]:
-        """Σ_n W_mn log p_θ(z_n, x_m) of every point, W and the points held."""
+        """Σ_n W_mn log p_θ(z_n, x_m) of every point, W and the points constant."""
 
         def one(row: tuple[Array, PyTree]) -> Array:
             w, point = row
             return w @ jax.vmap(lambda z: log_joint(model, z, point, condition))(sleep.z)
 
-        return jax.lax.map(jax.checkpoint(one), held.rest)
+        return jax.lax.map(jax.checkpoint(one), weights.rest)
 
 
-class Natural(eqx.Module):
+class Natural(Estimate):
     """Regress η_θ(z_n) and Ψ_θ(z_n) = log Z − log p_θ(z) on x_n, §3.3.
 
     Leaves of η and terms of Ψ that do not depend on z enter exactly, without regression.
     """
 
-    def hold(
+    def weigh(
         self,
-        model: Any,
+        model: AnyModel,
         smoother: Smoother,
         sleep: Draws,
         x: PyTree,
         condition: PyTree | None,
         key: Key[Array, ""] | None = None,
-    ) -> Held:
+    ) -> Weights:
         """Cotangents Wᵀs(X*)/M for η, w̄ = Wᵀ1/M for Ψ, and the mean of s for z-free leaves."""
         statistics, base = _statistics(model, sleep, x, condition)
         latent, _ = _depends_on_latent(model, sleep, condition)
         points = statistics[0].shape[0]
         regressed = [s / points for s, moves in zip(statistics, latent, strict=True) if moves]
-        pulled, mean_weights = smoother.pull(x, (regressed, _even(smoother, points)))
+        pulled, mean_weights = smoother.predict_vjp(x, (regressed, _even(x)))
         pieces = iter(pulled)
         cotangents = [
             next(pieces) if moves else s.mean(axis=0)
             for s, moves in zip(statistics, latent, strict=True)
         ]
-        return Held(mean_weights[:, 0], (cotangents, base.mean()))
+        return Weights(mean_weights[:, 0], (cotangents, base.mean()))
 
     def objective(
-        self, model: Any, sleep: Draws, held: Held, condition: PyTree | None
+        self, model: AnyModel, sleep: Draws, weights: Weights, condition: PyTree | None
     ) -> Float[Array, ""]:
         """Σ_n η_θ(z_n)·(Wᵀs/M)_n − Σ_n w̄_n Ψ_θ(z_n)."""
-        cotangents, base = held.rest
+        cotangents, base = weights.rest
         natural, terms = _natural(model, sleep, condition)
         in_eta, in_psi = _depends_on_latent(model, sleep, condition)
         value = base
         for eta, cotangent, moves in zip(natural, cotangents, in_eta, strict=True):
             value += jnp.sum(cotangent * (eta if moves else eta[0]))
         for psi, moves in zip(terms, in_psi, strict=True):
-            value -= held.mean_weights @ psi if moves else psi[0]
+            value -= weights.mean @ psi if moves else psi[0]
         return value
 
     def predict(
-        self, model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+        self, model: AnyModel, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
     ) -> Float[Array, " points"]:
         """Σ_n W_mn [η(z_n)·s(x_m) − Ψ(z_n)]."""
         statistics, value = _statistics(model, sleep, x, condition)
@@ -202,7 +216,7 @@ class Natural(eqx.Module):
 
 
 def direct_gradients(
-    model: Any, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None = None
+    model: AnyModel, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None = None
 ) -> PyTree[Array]:
     """Δ̂(x*_m) = Σ_n W_mn ∇_θ log p_θ(z_n, x_n) for every wake point: eq. (manual_loss).
 
@@ -222,15 +236,16 @@ def direct_gradients(
 
 
 def _mean_weights(smoother: Smoother, x: PyTree) -> Float[Array, " sleep"]:
-    points = jax.tree.leaves(x)[0].shape[0]
-    return smoother.pull(x, _even(smoother, points))[:, 0]
+    return smoother.predict_vjp(x, _even(x))[:, 0]
 
 
-def _even(smoother: Smoother, points: int) -> Float[Array, "points 1"]:
-    return jnp.full((points, 1), 1 / points, smoother.factor.ridge.dtype)
+def _even(x: PyTree[Array]) -> Float[Array, "points 1"]:
+    leaves = jax.tree.leaves(x)
+    points = leaves[0].shape[0]
+    return jnp.full((points, 1), 1 / points, jnp.result_type(jnp.float32, *leaves))
 
 
-def _parts(model: Any, condition: PyTree | None) -> Callable[[PyTree], tuple[list, list]]:
+def _parts(model: AnyModel, condition: PyTree | None) -> Callable[[PyTree], tuple[list, list]]:
     """z ↦ the leaves of η(z), flattened, and the terms of Ψ(z)."""
     args = condition_arguments(condition)
 
@@ -243,13 +258,13 @@ def _parts(model: Any, condition: PyTree | None) -> Callable[[PyTree], tuple[lis
 
 
 def _natural(
-    model: Any, sleep: Draws, condition: PyTree | None
+    model: AnyModel, sleep: Draws, condition: PyTree | None
 ) -> tuple[list[Float[Array, "sleep entries"]], list[Float[Array, " sleep"]]]:
     return by_blocks(jax.vmap(_parts(model, condition)), sleep.z)
 
 
 def _statistics(
-    model: Any, sleep: Draws, x: PyTree, condition: PyTree | None
+    model: AnyModel, sleep: Draws, x: PyTree, condition: PyTree | None
 ) -> tuple[list[Float[Array, "points entries"]], Float[Array, " points"]]:
     """The leaves of s(x), flattened, and log h(x), of every point."""
     first = jax.tree.map(lambda a: a[0], sleep.z)
@@ -263,7 +278,7 @@ def _statistics(
 
 
 def _depends_on_latent(
-    model: Any, sleep: Draws, condition: PyTree | None
+    model: AnyModel, sleep: Draws, condition: PyTree | None
 ) -> tuple[list[bool], list[bool]]:
     """Which leaves of η and which terms of Ψ depend on z, read off the traced program."""
     first = jax.tree.map(lambda a: a[0], sleep.z)

@@ -138,14 +138,14 @@ class Following(Features):
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
         raise ValueError(
             "features that follow the model must be given it before they are used: "
-            "`follow(gradient_model, model)`. Kernels need `track=True` to go with them."
+            "`follow(regression, model)`. Kernels need `track=True` to go with them."
         )
 
 
-def follow(tree: PyTree, model: Any) -> PyTree:
+def follow(tree: PyTree, model: PyTree) -> PyTree:
     """A gradient model, or any other tree, with the features of `model` in place of `Following`.
 
-    Example: `smoother = follow(gradient_model, model).fit(sleep.x)`.
+    Example: `smoother = follow(regression, model).fit(sleep.x)`.
     """
 
     def is_following(node: Any) -> bool:

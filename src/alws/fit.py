@@ -1,183 +1,229 @@
-"""`fit`: maximum likelihood for any model that can be simulated. A thin loop around the step."""
+"""`fit`: maximum likelihood for any model that can be simulated.
 
+    settings and problem → `prepare` → algorithm, first state, compiled step → loop → result
+
+`fit` is what users call; `prepare` stops before the loop and gives its parts, for those who want to
+take the steps themselves, look at one, or time one.
+"""
+
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
-from alws import defaults, distributed, resuming
-from alws.callbacks import Callback, ProgressBar, Report
-from alws.checks import at_least
-from alws.contract_checks import check_log_prior
-from alws.diagnostics import Diagnostics, warn_of_refusals
-from alws.estimates import choose
-from alws.features import follow
-from alws.problem import Problem, prepare
-from alws.runtime import (
-    compiled,
-    enable_compilation_cache,
-    in_own_precision,
-    one_lapack_thread,
+from alws import checkpoint as checkpoints
+from alws import devices
+from alws.callbacks import Callback, ProgressBar, Report, warn_of_refusals
+from alws.devices import (
+    Devices,
+    device_get,
+    device_put,
+    fingerprint,
+    on_every_device,
+    over_devices,
+    using,
 )
-from alws.sharding import make_mesh, on_every_device, over_devices, place, take_back, using
-from alws.wake_sleep import Info, Settings, State, WakeSleep
+from alws.estimates import Estimate, Joint, Natural
+from alws.features import Chain, Features, Identity, Linear, Standardise, follow
+from alws.kernels.stationary import SquaredExponential
+from alws.model import AnyModel, Draws, has_likelihood, in_own_precision
+from alws.natural_units import natural_units
+from alws.regressions.base import Regression, one_lapack_thread
+from alws.regressions.kernel_ridge import KernelRidge
+from alws.validation import (
+    FEWEST_SLEEP_SAMPLES,
+    at_least,
+    check_data,
+    check_key,
+    check_log_joint,
+    check_log_prior,
+    check_model,
+    check_support,
+    match_conditions,
+    match_data,
+)
+from alws.wake_sleep import DIAGNOSTICS, Adapt, Info, State, WakeSleep
+
+Model = TypeVar("Model", bound=AnyModel)
+
+MOST_PLAIN_ENTRIES = 100
+PROJECTED_ENTRIES = 300
+WHOLE_DATA = 1024
+MINIBATCH = 256
+CONDITIONS = 4
 
 
 @dataclass(frozen=True)
-class Result:
-    """A fitted model with everything that says how it came about."""
+class Settings:
+    """How to run the algorithm; `alws.fit` fills in what is left out to suit the problem.
 
-    model: Any
-    gradient_model: Any
-    state: State
-    metrics: dict[str, np.ndarray]
-    diagnostics: Diagnostics
-    steps: int
-    algorithm: WakeSleep
+    Arguments:
+        regression: the regression of J; kernel ridge regression on the data as they are by default.
+        estimate: how J is written as one: `Natural` if the model gives a likelihood, else `Joint`.
+        optimiser: any optax transformation, on θ; by default Adam in natural units, its rate
+            falling over the fit's steps.
+        sleep_samples: N of Algorithm 1.
+        validation_samples: L of Algorithm 1.
+        adapt: which parts of γ are adapted, and when.
+        theta_steps: taken on each sleep phase, its draws and weights constant.
+        measure_every: at each so many steps diagnostics are measured, metrics are kept and
+            callbacks called.
+        devices: a number, "all" or a mesh, to share the samples (see `alws.devices`).
+
+    Example: `Settings(sleep_samples=2000, adapt=alws.ALWS_F, optimiser=optax.adam(1e-3))`.
+    """
+
+    regression: Regression | None = None
+    estimate: Estimate | None = None
+    optimiser: optax.GradientTransformation | None = None
+    sleep_samples: int = 1000
+    validation_samples: int = 200
+    adapt: Adapt = field(default_factory=Adapt)
+    theta_steps: int = 1
+    measure_every: int = 50
+    devices: Devices = None
 
 
-@in_own_precision
-def fit(
-    model: Any,
-    data: PyTree,
-    *,
-    key: Key[Array, ""],
-    steps: int,
-    settings: Settings = Settings(),
-    conditions: PyTree | None = None,
-    log_prior: Callable[[Any], Array] | None = None,
-    batch_size: int | None = None,
-    callbacks: Sequence[Callback] = (),
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int = 500,
-    resume: bool = False,
-    progress: bool | None = None,
-) -> Result:
-    """Fit θ, the floating-point arrays of `model`, to `data` by maximum likelihood.
+def default_features(data: PyTree[Array], key: Key[Array, ""]) -> Features:
+    """x as it is (the kernel scales it); beyond 100 entries, scaled and projected to 300.
 
-    `data` has the observations as leading axis. `conditions`, if the model takes one, has one entry
-    for each observation. `log_prior(model)` is log p(θ) for the whole data set: the objective is
-    Σ log p_θ(x) + log p(θ). It has nothing to do with a model's own `log_prior(z)`, which is that
-    of its latents. `metrics["objective"]` is J̄, the mean over the batch of the estimate of
-    E[log p_θ(z, x) | x], without log p(θ).
+    Example: `default_features(data, jax.random.key(0))`.
+    """
+    entries = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(data))
+    if entries <= MOST_PLAIN_ENTRIES:
+        return Identity()
+    scaled = Standardise.from_data(data)
+    projected = min(entries, PROJECTED_ENTRIES)
+    return Chain((scaled, Linear.random(jax.random.fold_in(key, 1), entries, projected)))
 
-    `checkpoint` is a file, written every `checkpoint_every` steps and at the end; with
-    `resume=True` the fit goes on from it, bit for bit as if it had not stopped. Data, batch size,
-    numbers of samples and, with the default optimiser, whose rate falls over them, `steps` must be
-    those it was started with; with an optimiser of your own there may be more steps.
 
-    A model whose class says `double = True` is fitted in float64. With `settings.devices` the sleep
-    samples and the data are divided among devices, of many processes if `alws.distributed` joined
-    them; the result is the same up to rounding.
+def default_regression(data: PyTree[Array], key: Key[Array, ""]) -> KernelRidge:
+    """Kernel ridge regression with an intercept, bandwidth from the median, λ from 0.01.
+
+    Example: `default_regression(data, jax.random.key(0))`.
+    """
+    return KernelRidge(SquaredExponential(default_features(data, key)), ridge=0.01)
+
+
+def default_optimiser(steps: int, learning_rate: float = 0.05) -> optax.GradientTransformation:
+    """Adam with a cosine decay over the whole fit, gradients clipped at norm 10, in natural units.
+
+    The rate is in standard deviations of what one complete observation tells.
+
+    Example: `alws.Settings(optimiser=default_optimiser(2000, 0.01))`.
+    """
+    schedule = optax.cosine_decay_schedule(learning_rate, steps)
+    return natural_units(optax.chain(optax.clip_by_global_norm(10.0), optax.adam(schedule)))
+
+
+def default_estimate(model: AnyModel) -> Estimate:
+    """`Natural` for a model that gives an exponential-family likelihood, `Joint` otherwise.
+
+    Example: `default_estimate(model).objective(model, sleep, weights, None)`.
+    """
+    return Natural() if has_likelihood(model) else Joint()
+
+
+def default_batch_size(size: int, *, conditional: bool) -> int:
+    """All data up to 1024 observations, 256 at a time beyond; 4 conditions at a time.
+
+    Example: `default_batch_size(60_000, conditional=False)` is 256.
+    """
+    if conditional:
+        return min(size, CONDITIONS)
+    return size if size <= WHOLE_DATA else MINIBATCH
+
+
+class Problem(eqx.Module):
+    """What is fitted to what: checked data and conditions, and the first draws from the model."""
+
+    data: PyTree[Array]
+    conditions: PyTree[Array] | None
+    first_draws: Draws
+    size: int = eqx.field(static=True)
+    batch_size: int = eqx.field(static=True)
+
+    def on(self, mesh: Mesh | None) -> "Problem":
+        """The same with the data divided among the devices and the conditions on each of them."""
+        data = device_put(self.data, mesh, divided=self.conditions is None)
+        conditions = device_put(self.conditions, mesh)
+        return Problem(data, conditions, self.first_draws, self.size, self.batch_size)
+
+    def select(self, chosen: Int[Array, " batch"] | None) -> tuple[PyTree, PyTree | None]:
+        """These observations and their conditions; all of them for None."""
+        if chosen is None:
+            return self.data, self.conditions
+        return jax.tree.map(lambda a: a[chosen], (self.data, self.conditions))
+
+
+def batch(
+    number: int, size: int, batch_size: int, seed: tuple[int, ...]
+) -> Int[Array, " batch"] | None:
+    """The observations a step sees: None for all, or its share of each epoch's fresh order.
+
+    Example: `batch(3, 1000, 100, (0,))` has 100 of the numbers below 1000.
+    """
+    if batch_size == size:
+        return None
+    epoch, position = divmod(number, size // batch_size)
+    order = np.random.default_rng((*seed, epoch)).permutation(size)
+    return jnp.asarray(order[position * batch_size :][:batch_size])
+
+
+def seed_of(key: Key[Array, ""]) -> tuple[int, ...]:
+    """A JAX key's numbers, as a seed for `batch`.
+
+    Example: `batch(0, 1000, 100, seed_of(jax.random.key(0)))`.
+    """
+    return tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A fit before its first step: the algorithm, its first state and the compiled step.
 
     Example:
-        >>> result = alws.fit(Mixture(logits, means), data, key=jax.random.key(0), steps=2000)
-        >>> result.model.means
+        >>> prepared = alws.prepare(model, data, key=jax.random.key(0), steps=100)
+        >>> state = prepared.state
+        >>> for number in range(100):
+        >>>     state, info = prepared.step(state, number)
     """
-    if resume and checkpoint is None:
-        raise ValueError(
-            "`resume=True` must come with `checkpoint`, the file to go on from; got None."
-        )
-    enable_compilation_cache()
-    mesh = _mesh(settings)
-    path = None if checkpoint is None else Path(checkpoint)
-    with distributed.losses(path):
-        things = {
-            "`model`": model,
-            "`data`": data,
-            "`conditions`": conditions,
-            "`key`": key,
-            "`steps`": steps,
-            "`batch_size`": batch_size,
-            "`checkpoint_every`": checkpoint_every,
-            "`log_prior`": log_prior,
-            "whether there are `callbacks`": bool(callbacks),
-        }
-        _check_processes(things, settings, mesh)
-        resuming.check_standing(path, resume)
-        problem = prepare(model, data, key, steps, settings, conditions, batch_size, mesh)
-        check_log_prior(log_prior, problem.model)
-        algorithm = _choose(problem, steps, settings, log_prior, key)
-        origin = {}
-        if path is not None:
-            at_least("checkpoint_every", checkpoint_every, 1)
-            origin = resuming.origin(problem, settings, steps)
-            resuming.check_path(path, resume, origin, settings)
-        problem = problem.on(mesh)
-        state, history = _start(algorithm, problem, key, path if resume else None, mesh)
-        first = int(state.step)
-        seed = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
-        advance = compiled(partial(_advance, algorithm), numbers=problem.numbers)
-        placed_key = place(key, mesh)
-        bar = ProgressBar(steps, first, progress if distributed.first() else False)
-        with one_lapack_thread(), bar.progress:
-            for i in range(first, steps):
-                chosen = place(problem.batch(i, seed), mesh)
-                with using(mesh):
-                    state, info = advance(state, problem, chosen, placed_key)
-                last = i + 1 == steps
-                stop = False
-                if i % settings.measure_every == 0 or last:
-                    history = _record(history, i, info, state)
-                    metrics = {k: v[-1].item() for k, v in history.items()}
-                    report = Report(i + 1, steps, metrics, take_back(state.model, mesh))
-                    stop = any([bool(callback(report)) for callback in (bar, *callbacks)])
-                    stop = distributed.in_any(stop) if callbacks else stop
-                if path is not None and ((i + 1) % checkpoint_every == 0 or last or stop):
-                    resuming.save(path, state, history, key, origin)
-                if stop:
-                    break
-    result = _result(algorithm, take_back(state, mesh), history)
-    if distributed.first():
-        warn_of_refusals(result.diagnostics.refused_steps, result.steps)
-    return result
 
+    algorithm: WakeSleep
+    state: State
+    problem: Problem
+    key: Key[Array, ""]
+    mesh: Mesh | None
 
-def _mesh(settings: Settings) -> Mesh | None:
-    """The devices a fit runs on; many processes must say which."""
-    if settings.devices is None and jax.process_count() > 1:
-        raise ValueError(
-            f"`devices` must be given when {jax.process_count()} processes were joined, got None. "
-            'Use `alws.Settings(devices="all")`.'
-        )
-    return make_mesh(settings.devices)
+    @cached_property
+    def _advance(self) -> Callable[..., tuple[State, Info]]:
+        return eqx.filter_jit(partial(_advance, self.algorithm))
 
+    @cached_property
+    def _placed_key(self) -> Key[Array, ""]:
+        return device_put(self.key, self.mesh)
 
-def _check_processes(things: dict[str, Any], settings: Settings, mesh: Mesh | None) -> None:
-    """Refuse processes that were given different things, or settings that differ."""
-    shape = None if mesh is None else tuple(mesh.shape.items())
-    chosen = {f"`settings.{f.name}`": getattr(settings, f.name) for f in fields(settings)}
-    chosen["`settings.devices`"] = shape
-    remedy = "Run the same script everywhere, with the same files, seeds and settings."
-    distributed.check_same(things | chosen, remedy)
+    def step(self, state: State, number: int) -> tuple[State, Info]:
+        """Step `number` of the fit, from 0, with its own batch and random numbers.
 
-
-def _choose(
-    problem: Problem,
-    steps: int,
-    settings: Settings,
-    log_prior: Callable[[Any], Array] | None,
-    key: Key[Array, ""],
-) -> WakeSleep:
-    """Fill in what the user left open."""
-    gradient_model = settings.gradient_model
-    if gradient_model is None:
-        gradient_model = defaults.gradient_model(problem.data, key)
-    return WakeSleep(
-        gradient_model,
-        settings.estimate or choose(problem.model),
-        settings.optimiser or defaults.optimiser(steps),
-        settings,
-        log_prior,
-        problem.size,
-        settings.optimiser is None if settings.natural_units is None else settings.natural_units,
-    )
+        Arguments:
+            state: where the fit stands.
+            number: which step this is; it must be that of the state.
+        """
+        size, batch_size = self.problem.size, self.problem.batch_size
+        chosen = device_put(batch(number, size, batch_size, seed_of(self.key)), self.mesh)
+        with using(self.mesh):
+            return self._advance(state, self.problem, chosen, self._placed_key)
 
 
 def _advance(
@@ -194,36 +240,276 @@ def _advance(
     return on_every_device(algorithm.step(state, x, step_key, conditions))
 
 
-def _start(
-    algorithm: WakeSleep,
-    problem: Problem,
+@in_own_precision
+def prepare(
+    model: AnyModel,
+    data: PyTree,
+    *,
     key: Key[Array, ""],
-    path: Path | None,
-    mesh: Mesh | None = None,
-) -> tuple[State, dict[str, np.ndarray]]:
-    """The first state, or the one a checkpoint holds, with the metrics so far."""
-    condition = jax.tree.map(lambda c: c[0], problem.conditions)
-    first = compiled(lambda *args: on_every_device(algorithm.init(*args)), once=True)
+    steps: int,
+    settings: Settings = Settings(),
+    conditions: PyTree | None = None,
+    log_prior: Callable[[Any], Array] | None = None,
+    batch_size: int | None = None,
+) -> Prepared:
+    """Check everything, fill in what was left out, and compile nothing but the first state.
+
+    Arguments:
+        model, data, key, steps, settings, conditions, log_prior, batch_size: as `alws.fit` takes
+            them.
+
+    Example: `alws.prepare(model, data, key=key, steps=100).algorithm.sleep_samples`.
+    """
+    mesh = _mesh(settings)
+    check_key(key)
+    at_least("steps", steps, 1)
+    at_least("measure_every", settings.measure_every, 1)
+    at_least("theta_steps", settings.theta_steps, 1)
+    at_least("validation_samples", settings.validation_samples, 2)
+    at_least(
+        "sleep_samples",
+        settings.sleep_samples,
+        FEWEST_SLEEP_SAMPLES,
+        " The median distance and the regression need that many; 500 to 2000 is usual.",
+    )
+    devices.check_divides(
+        1 if mesh is None else mesh.size,
+        sleep_samples=settings.sleep_samples,
+        validation_samples=settings.validation_samples,
+    )
+    check_model(model)
+    model = _strongly_typed(model)
+    size = check_data(data)
+    conditions = match_conditions(conditions, size)
+    if batch_size is None:
+        batch_size = default_batch_size(size, conditional=conditions is not None)
+    at_least("batch_size", batch_size, 1)
+    if batch_size > size:
+        raise ValueError(
+            f"`batch_size` must be at most the number of observations, {size}; got {batch_size}."
+        )
+    condition = jax.tree.map(lambda c: c[0], conditions)
+    data = match_data(model, data, key, condition)
+    placed, placed_key, placed_condition = device_put((model, key, condition), mesh)
     with using(mesh):
-        state = first(problem.model, problem.first_draws, place(key, mesh), condition)
-    history = {name: np.zeros(0, np.float64) for name in METRICS}
-    if path is None:
-        if hasattr(state.gradient_model, "check"):
-            with using(mesh):
-                follow(state.gradient_model, state.model).check(problem.first_draws.x)
-        return state, history
-    state, history = resuming.load(path, state, key, METRICS)
-    return place(state, mesh), history
+        draws = check_log_joint(placed, placed_key, settings.sleep_samples, placed_condition)
+    check_support(model, data, key, condition)
+    check_log_prior(log_prior, placed)
+    algorithm = _resolve(settings, model, data, size, steps, log_prior, key)
+    with using(mesh):
+        state = eqx.filter_jit(lambda *args: on_every_device(algorithm.init(*args)))(placed, draws)
+        if state.regression is not None:
+            follow(state.regression, state.model).check(draws.x)
+    problem = Problem(data, conditions, draws, size, batch_size)
+    return Prepared(algorithm, state, problem, key, mesh)
 
 
-METRICS = ("step", *Info._fields, "refused_steps", "ridge_escalations", "replaced_draws")
+def _resolve(
+    settings: Settings,
+    model: AnyModel,
+    data: PyTree[Array],
+    size: int,
+    steps: int,
+    log_prior: Callable[[Any], Array] | None,
+    key: Key[Array, ""],
+) -> WakeSleep:
+    """The algorithm with every choice made that the settings left open."""
+    estimate = settings.estimate or default_estimate(model)
+    regression = settings.regression
+    if regression is None and estimate.regresses:
+        regression = default_regression(data, key)
+    return WakeSleep(
+        regression,
+        estimate,
+        settings.optimiser or default_optimiser(steps),
+        settings.sleep_samples,
+        settings.validation_samples,
+        settings.adapt,
+        settings.theta_steps,
+        settings.measure_every,
+        log_prior,
+        size,
+    )
+
+
+def loop(
+    step: Callable[[Any, int], tuple[Any, Any]],
+    state: Any,
+    *,
+    start: int,
+    more: Callable[[int], bool],
+    after: Callable[[int, Any, Any], bool],
+) -> Any:
+    """Take steps while `more(number)`; the state after the last one.
+
+    Arguments:
+        step: `step(state, number)` gives the next state and what it saw.
+        state: the first one.
+        start: the number of the first step.
+        more: whether the step of this number is to be taken.
+        after: called with the number of steps done, the state and what the step saw; one that
+            returns True ends the loop.
+
+    Example: `loop(prepared.step, prepared.state, start=0, more=lambda n: n < 100, after=report)`.
+    """
+    number = start
+    while more(number):
+        state, seen = step(state, number)
+        number += 1
+        if after(number, state, seen):
+            break
+    return state
+
+
+@dataclass(frozen=True)
+class Result(Generic[Model]):
+    """A fitted model with everything that says how it came about.
+
+    `diagnostics` has, for each of `alws.wake_sleep.DIAGNOSTICS`, its mean over the last tenth of
+    the measurements (the worst of all for the solver's residual), and how many steps were refused,
+    ridges raised and draws replaced; `metrics` has them all over time.
+    """
+
+    model: Model
+    regression: Any
+    state: State
+    metrics: dict[str, np.ndarray]
+    diagnostics: dict[str, float]
+    steps: int
+    algorithm: WakeSleep
+
+
+@in_own_precision
+def fit(
+    model: Model,
+    data: PyTree,
+    *,
+    key: Key[Array, ""],
+    steps: int,
+    settings: Settings = Settings(),
+    conditions: PyTree | None = None,
+    log_prior: Callable[[Any], Array] | None = None,
+    batch_size: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 500,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> Result[Model]:
+    """Fit θ, the floating-point arrays of `model`, to `data` by maximum likelihood.
+
+    A model whose class says `double = True` is fitted in float64. With `settings.devices` the sleep
+    samples and the data are divided among devices, of many processes if `alws.devices.start` joined
+    them; the result is the same up to rounding. `metrics["objective"]` is J̄, the mean over the
+    batch of the estimate of E[log p_θ(z, x) | x], without log p(θ).
+
+    Arguments:
+        model: the model at its start (see `alws.model`).
+        data: an array or a pytree of arrays, the observations as leading axis.
+        key: a JAX key, on which all random numbers depend.
+        steps: how many steps θ takes.
+        settings: how to run the algorithm.
+        conditions: one entry for each observation, if the model takes a condition.
+        log_prior: `log_prior(model)` is log p(θ) for the whole data set: the objective is
+            Σ log p_θ(x) + log p(θ). It has nothing to do with a model's own `log_prior(z)`.
+        batch_size: how many observations a step sees; all of up to 1024, 256 of more by default.
+        callbacks: each is called with a `Report` at the steps that are measured; one that returns
+            True stops the fit.
+        checkpoint: a file, written every `checkpoint_every` steps and at the end.
+        checkpoint_every: as it says.
+        resume: go on from the checkpoint, bit for bit as if the fit had not stopped. Data, batch
+            size, numbers of samples and, with the default optimiser, whose rate falls over them,
+            `steps` must be those it was started with; with an optimiser of your own there may be
+            more steps.
+        progress: show a bar; by default where the output is a terminal.
+
+    Example:
+        >>> result = alws.fit(Mixture(logits, means), data, key=jax.random.key(0), steps=2000)
+        >>> result.model.means
+    """
+    if resume and checkpoint is None:
+        raise ValueError(
+            "`resume=True` must come with `checkpoint`, the file to go on from; got None."
+        )
+    path = None if checkpoint is None else Path(checkpoint)
+    with devices.losses(path):
+        mesh = _mesh(settings)
+        things = {
+            "`model`": model,
+            "`data`": data,
+            "`conditions`": conditions,
+            "`key`": key,
+            "`steps`": steps,
+            "`batch_size`": batch_size,
+            "`checkpoint_every`": checkpoint_every,
+            "`log_prior`": log_prior,
+            "whether there are `callbacks`": bool(callbacks),
+        }
+        _check_processes(things, settings, mesh)
+        checkpoints.check_standing(path, resume)
+        prepared = prepare(
+            model,
+            data,
+            key=key,
+            steps=steps,
+            settings=settings,
+            conditions=conditions,
+            log_prior=log_prior,
+            batch_size=batch_size,
+        )
+        state, history = prepared.state, {name: np.zeros(0, np.float64) for name in METRICS}
+        origin = {}
+        if path is not None:
+            at_least("checkpoint_every", checkpoint_every, 1)
+            origin = _origin(prepared, steps)
+            own = settings.optimiser is not None
+            checkpoints.check_path(path, resume, origin, more_steps=own)
+            if resume:
+                state, history = checkpoints.load_fit(path, state, key, METRICS)
+                state = device_put(state, mesh)
+        prepared = Prepared(prepared.algorithm, state, prepared.problem.on(mesh), key, mesh)
+        first = int(state.step)
+        bar = ProgressBar(steps, first, progress if devices.is_first() else False)
+
+        def after(number: int, state: State, info: Info) -> bool:
+            nonlocal history
+            last, stop = number == steps, False
+            if (number - 1) % settings.measure_every == 0 or last:
+                history = _record(history, number - 1, info, state)
+                metrics = {k: v[-1].item() for k, v in history.items()}
+                report = Report(number, steps, metrics, device_get(state.model, mesh))
+                stop = any([bool(callback(report)) for callback in (bar, *callbacks)])
+                stop = devices.in_any(stop) if callbacks else stop
+            if path is not None and (number % checkpoint_every == 0 or last or stop):
+                checkpoints.save_fit(path, state, history, key, origin)
+            return stop
+
+        with one_lapack_thread(), bar.progress:
+            state = loop(prepared.step, state, start=first, more=lambda n: n < steps, after=after)
+    result = _result(prepared.algorithm, device_get(state, mesh), history)
+    if devices.is_first():
+        warn_of_refusals(int(result.diagnostics["refused_steps"]), result.steps)
+    return result
+
+
+METRICS = (
+    "step",
+    "objective",
+    "gradient_norm",
+    "accepted",
+    *DIAGNOSTICS,
+    "refused_steps",
+    "ridge_escalations",
+    "replaced_draws",
+)
 
 
 def _record(
     history: dict[str, np.ndarray], step: int, info: Info, state: State
 ) -> dict[str, np.ndarray]:
     """The history with one more row, fetched from the device."""
-    row = {"step": step, **jax.device_get({**info._asdict(), **state.counts._asdict()})}
+    seen = {**info._asdict(), **info.diagnostics, **state.counts._asdict()}
+    row = {"step": step, **jax.device_get({name: seen[name] for name in METRICS[1:]})}
     return {name: np.append(values, float(row[name])) for name, values in history.items()}
 
 
@@ -234,21 +520,55 @@ def _result(algorithm: WakeSleep, state: State, history: dict[str, np.ndarray]) 
         measured = history[name][np.isfinite(history[name])]
         return float(measured[-max(1, len(measured) // 10) :].mean()) if len(measured) else np.nan
 
-    counts = jax.device_get(state.counts)
     residuals = history["solver_residual"]
-    diagnostics = Diagnostics(
-        recent("held_out_r2"),
-        recent("outside"),
-        recent("effective_samples"),
-        float(np.max(residuals[np.isfinite(residuals)], initial=0.0)),
-        *(int(count) for count in counts),
-    )
+    worst = float(np.max(residuals[np.isfinite(residuals)], initial=0.0))
+    diagnostics = {name: recent(name) for name in DIAGNOSTICS} | {"solver_residual": worst}
+    diagnostics |= {name: int(n) for name, n in jax.device_get(state.counts)._asdict().items()}
     return Result(
         state.model,
-        state.gradient_model,
+        state.regression,
         state,
         history,
         diagnostics,
         int(state.step),
         algorithm,
+    )
+
+
+def _mesh(settings: Settings) -> Mesh | None:
+    """The devices a fit runs on; many processes must say which."""
+    if settings.devices is None and jax.process_count() > 1:
+        raise ValueError(
+            f"`devices` must be given when {jax.process_count()} processes were joined, got None. "
+            'Use `alws.Settings(devices="all")`.'
+        )
+    return devices.make_mesh(settings.devices)
+
+
+def _check_processes(things: dict[str, Any], settings: Settings, mesh: Mesh | None) -> None:
+    """Refuse processes that were given different things, or settings that differ."""
+    shape = None if mesh is None else tuple(mesh.shape.items())
+    chosen = {f"`settings.{f.name}`": getattr(settings, f.name) for f in fields(settings)}
+    chosen["`settings.devices`"] = shape
+    remedy = "Run the same script everywhere, with the same files, seeds and settings."
+    devices.check_same(things | chosen, remedy)
+
+
+def _origin(prepared: Prepared, steps: int) -> dict[str, Any]:
+    """What a checkpoint belongs to, before the data are divided among devices."""
+    algorithm, problem = prepared.algorithm, prepared.problem
+    return {
+        "steps": int(steps),
+        "batch_size": int(problem.batch_size),
+        "sleep_samples": int(algorithm.sleep_samples),
+        "validation_samples": int(algorithm.validation_samples),
+        "theta_steps": int(algorithm.theta_steps),
+        "data": fingerprint((problem.data, problem.conditions)),
+    }
+
+
+def _strongly_typed(model: AnyModel) -> Any:
+    """Arrays made from Python numbers are weakly typed; an update would change that."""
+    return jax.tree.map(
+        lambda a: jax.lax.convert_element_type(a, a.dtype) if eqx.is_array(a) else a, model
     )

@@ -17,8 +17,6 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
-from alws.normals import normal
-
 
 class Likelihood(eqx.Module):
     """p(x | z) for one z, in exponential-family form."""
@@ -91,7 +89,7 @@ class Gaussian(Likelihood):
             )
 
     def sample(self, key: Key[Array, ""]) -> Float[Array, "*shape"]:
-        noise = normal(key, self.mean.shape, self.mean.dtype)
+        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
         return self.mean + self.scale * noise
 
     def natural_parameters(self) -> tuple[Array, Array]:

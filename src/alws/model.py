@@ -18,15 +18,21 @@ and a conditional model takes one more positional argument, the condition, in ea
 The functions below give every such model the same two verbs, `sample` and `log_joint`.
 """
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.blocks import by_blocks
-from alws.sharding import over_devices
+from alws.devices import by_blocks, over_devices
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @runtime_checkable
@@ -59,6 +65,10 @@ class ExponentialFamilyModel(Protocol):
         ...
 
 
+AnyModel: TypeAlias = Model | ExponentialFamilyModel
+"""Whatever `alws.fit` can fit."""
+
+
 class Draws(NamedTuple):
     """A batch of latents and observations; every leaf has the batch as its leading axis."""
 
@@ -71,16 +81,15 @@ def condition_arguments(condition: PyTree | None) -> tuple[PyTree, ...]:
     return () if condition is None else (condition,)
 
 
-def splits(model: Any) -> bool:
+def has_likelihood(model: AnyModel) -> bool:
     """Whether the model gives the parts that the exponential-family split needs.
 
-    Example: `splits(FactorAnalysis(...))` is true when it has `sample_latent`, `log_prior` and
-    `likelihood`.
+    Example: `has_likelihood(model)`, before asking for `model.likelihood(z)`.
     """
     return isinstance(model, ExponentialFamilyModel)
 
 
-def sample(model: Any, key: Key[Array, ""], condition: PyTree | None = None) -> Draws:
+def sample(model: AnyModel, key: Key[Array, ""], condition: PyTree | None = None) -> Draws:
     """One draw (z, x) ~ p_θ, whichever way the model was given."""
     args = condition_arguments(condition)
     if hasattr(model, "sample"):
@@ -91,7 +100,7 @@ def sample(model: Any, key: Key[Array, ""], condition: PyTree | None = None) -> 
 
 
 def log_joint(
-    model: Any, z: PyTree, x: PyTree, condition: PyTree | None = None
+    model: AnyModel, z: PyTree, x: PyTree, condition: PyTree | None = None
 ) -> Float[Array, ""]:
     """log p_θ(z, x), whichever way the model was given."""
     args = condition_arguments(condition)
@@ -100,7 +109,9 @@ def log_joint(
     return model.log_prior(z, *args) + model.likelihood(z, *args).log_prob(x)
 
 
-def log_joints(model: Any, draws: Draws, condition: PyTree | None = None) -> Float[Array, " batch"]:
+def log_joints(
+    model: AnyModel, draws: Draws, condition: PyTree | None = None
+) -> Float[Array, " batch"]:
     """log p_θ(z_n, x_n) of every draw."""
 
     def some(draws: Draws) -> Array:
@@ -118,15 +129,15 @@ def finite(tree: PyTree) -> Array:
 
 
 def simulate(
-    model: Any, key: Key[Array, ""], number: int, condition: PyTree | None = None
+    model: AnyModel, key: Key[Array, ""], number: int, condition: PyTree | None = None
 ) -> Draws:
     """`number` independent draws from p_θ as they come, θ held constant."""
-    model = jax.lax.stop_gradient(model) if eqx.is_array(model) else _held(model)
+    model = _without_gradient(model)
     some = jax.vmap(lambda k: sample(model, k, condition))
     return over_devices(by_blocks(some, over_devices(jax.random.split(key, number))))
 
 
-def mend(draws: Draws) -> tuple[Draws, Array]:
+def replace_nonfinite(draws: Draws) -> tuple[Draws, Array]:
     """Draws with a finite one in place of each that is not, and how many there were of those.
 
     A simulator may overflow now and then; no NaN may reach the regression.
@@ -143,16 +154,52 @@ def mend(draws: Draws) -> tuple[Draws, Array]:
 
 
 def draw(
-    model: Any, key: Key[Array, ""], number: int, condition: PyTree | None = None
+    model: AnyModel, key: Key[Array, ""], number: int, condition: PyTree | None = None
 ) -> tuple[Draws, Array]:
-    """`number` independent draws from p_θ, mended, and how many of them were not finite.
+    """`number` independent draws from p_θ, and how many were not finite and were replaced.
 
     Example: `draws, replaced = alws.draw(result.model, key, 1000)`.
     """
-    return mend(simulate(model, key, number, condition))
+    return replace_nonfinite(simulate(model, key, number, condition))
 
 
-def _held(model: Any) -> Any:
+def precision(model: AnyModel) -> AbstractContextManager:
+    """Within this context floating-point numbers are as long as the model asks for.
+
+    A class that says `double = True` is simulated and fitted in float64, all others as JAX is set.
+
+    Example: `with alws.precision(model): draws, _ = alws.draw(model, key, 1000)`.
+    """
+    return jax.enable_x64(True) if getattr(model, "double", False) else nullcontext()
+
+
+def in_own_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """`function(model, ...)` in the precision the model asks for, its parameters with it.
+
+    The first argument, by place or by name, may also be the result of a fit, which has a model.
+    """
+    name = next(iter(inspect.signature(function).parameters))
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        first = args[0] if args else kwargs.get(name)
+        if not getattr(getattr(first, "model", first), "double", False):
+            return function(*args, **kwargs)
+        with jax.enable_x64(True):
+            if args:
+                return function(_doubled(first), *args[1:], **kwargs)  # pyright: ignore
+            return function(**{**kwargs, name: _doubled(first)})  # pyright: ignore
+
+    return call
+
+
+def _doubled(model: Any) -> Any:
+    return jax.tree.map(
+        lambda a: jnp.asarray(a, jnp.float64) if eqx.is_inexact_array(a) else a, model
+    )
+
+
+def _without_gradient(model: AnyModel) -> Any:
     """The model with its parameters held constant."""
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
     return eqx.combine(jax.lax.stop_gradient(arrays), rest)

@@ -10,13 +10,15 @@ since Cov(u, s) = ∂E s/∂θ: the direction in θ that takes the mean of the f
 data, weighed by how much they vary. It needs no derivative of the simulator's output.
 """
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from alws.features import Features, Identity
-from alws.kernels.base import Kernel
+from alws.kernels.base import FeatureMap, Kernel
 
 
 class DotProduct(Kernel):
@@ -41,23 +43,44 @@ class DotProduct(Kernel):
     def embed(self, x: PyTree[Array]) -> Float[Array, "n features"]:
         return self.features(x)
 
-    def calibrate(self, a: Float[Array, "n features"]) -> "DotProduct":
-        location, scale = jax.lax.stop_gradient((a.mean(axis=0), a.std(axis=0)))
+    def scale_to(self, sleep: Float[Array, "n features"]) -> "DotProduct":
+        location, scale = jax.lax.stop_gradient((sleep.mean(axis=0), sleep.std(axis=0)))
         frame = location, jnp.where(scale > 0, scale, 1.0)
         return eqx.tree_at(lambda k: k.frame, self, frame, is_leaf=lambda x: x is None)
 
-    def place(self, a: Float[Array, "n features"]) -> Float[Array, "n features"]:
+    def coordinates(self, a: Float[Array, "n features"]) -> Float[Array, "n features"]:
+        """Features standardised by the sleep samples.
+
+        Example: `kernel.scale_to(a).coordinates(a)`.
+        """
         if self.frame is None:
             return a
         location, scale = self.frame
         return (a - location) / scale
 
-    def draw_in(
+    def clip_to_range(
         self, a: Float[Array, "m features"], sleep: Float[Array, "n features"]
     ) -> Float[Array, "m features"]:
-        return jnp.clip(a, -self.reach, self.reach)
+        if self.frame is None:
+            return jnp.clip(a, -self.reach, self.reach)
+        location, scale = self.frame
+        return jnp.clip(a, location - self.reach * scale, location + self.reach * scale)
 
-    def gram(
+    def evaluate(
         self, a: Float[Array, "n features"], b: Float[Array, "m features"]
     ) -> Float[Array, "n m"]:
-        return a @ b.T / a.shape[1]
+        return self.coordinates(a) @ self.coordinates(b).T / a.shape[1]
+
+    def draw_features(
+        self, key: Key[Array, ""], number: int, sleep: Float[Array, "n features"]
+    ) -> FeatureMap:
+        return Coordinates(self)
+
+
+class Coordinates(FeatureMap):
+    """φ(a) = a/√d, standardised, whose inner products are those of `DotProduct`: exact."""
+
+    kernel: DotProduct
+
+    def __call__(self, a: Float[Array, "n dimensions"]) -> Float[Array, "n dimensions"]:
+        return self.kernel.coordinates(a) / math.sqrt(a.shape[1])

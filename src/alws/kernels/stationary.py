@@ -1,4 +1,4 @@
-"""Kernels of the distance between features: squared exponential and Matérn."""
+"""Kernels of the distance between features, squared exponential and Matérn; their bandwidths."""
 
 import math
 from abc import abstractmethod
@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.features import Features, Identity
-from alws.kernels.base import Kernel
-from alws.kernels.distances import median_distance, sampled_median_distance, squared_distances
+from alws.kernels.base import FeatureMap, Kernel
 
 
 class Stationary(Kernel):
@@ -45,7 +44,7 @@ class Stationary(Kernel):
         self, key: Key[Array, ""], number: int, dimensions: int
     ) -> Float[Array, "number dimensions"]:
         """Draws ω from the spectral density at σ = 1: E cos(ω·(a − b)) = profile(‖a − b‖²)."""
-        raise NotImplementedError(
+        raise TypeError(
             f"{type(self).__name__} must say how to draw from its spectral density to be used with "
             "random features: give it `frequencies(key, number, dimensions)`, or use `Nystrom`."
         )
@@ -53,16 +52,30 @@ class Stationary(Kernel):
     def embed(self, x: PyTree[Array]) -> Float[Array, "n features"]:
         return self.features(x)
 
-    def gram(
+    def evaluate(
         self, a: Float[Array, "n features"], b: Float[Array, "m features"]
     ) -> Float[Array, "n m"]:
         inverse = jnp.exp(-self.log_bandwidth).astype(a.dtype)
+        a, b = self.coordinates(a), self.coordinates(b)
         return self.profile(squared_distances(a * inverse, b * inverse))
 
-    def draw_in(
+    def coordinates(self, a: Float[Array, "*n features"]) -> Float[Array, "*n features"]:
+        """Where the distance is measured: standardised by the sleep samples if the kernel tracks.
+
+        Example: `kernel.scale_to(a).coordinates(a)`.
+        """
+        if self.frame is None:
+            return a
+        location, scale = self.frame
+        return jnp.arcsinh((a - location) / scale)
+
+    def clip_to_range(
         self, a: Float[Array, "m features"], sleep: Float[Array, "n features"]
     ) -> Float[Array, "m features"]:
         return jnp.clip(a, sleep.min(axis=0), sleep.max(axis=0))
+
+    def bandwidths(self) -> list[Array]:
+        return [self.log_bandwidth]
 
     def initialise(self, x: PyTree[Array]) -> "Stationary":
         if self.track:
@@ -71,23 +84,36 @@ class Stationary(Kernel):
         start = jnp.where(jnp.isnan(self.log_bandwidth), median, self.log_bandwidth)
         return eqx.tree_at(lambda k: k.log_bandwidth, self, start)
 
-    def calibrate(self, a: Float[Array, "n features"]) -> "Stationary":
+    def scale_to(self, sleep: Float[Array, "n features"]) -> "Stationary":
         if not self.track:
             return self
-        location = jax.lax.stop_gradient(a.mean(axis=0))
-        spread = jax.lax.stop_gradient(jnp.abs(a - location).mean(axis=0))
-        scale = jnp.where(spread > 0, spread, 1.0)
-        kernel = eqx.tree_at(
-            lambda k: k.frame, self, (location, scale), is_leaf=lambda x: x is None
-        )
-        median = jnp.log(jax.lax.stop_gradient(sampled_median_distance(kernel.place(a))))
-        return eqx.tree_at(lambda k: k.log_bandwidth, kernel, self.log_bandwidth + median)
+        location = jax.lax.stop_gradient(sleep.mean(axis=0))
+        spread = jax.lax.stop_gradient(jnp.abs(sleep - location).mean(axis=0))
+        frame = location, jnp.where(spread > 0, spread, 1.0)
+        kernel = eqx.tree_at(lambda k: k.frame, self, frame, is_leaf=lambda x: x is None)
+        median = sampled_median_distance(jax.lax.stop_gradient(kernel.coordinates(sleep)))
+        return eqx.tree_at(lambda k: k.log_bandwidth, kernel, self.log_bandwidth + jnp.log(median))
 
-    def place(self, a: Float[Array, "*n features"]) -> Float[Array, "*n features"]:
-        if self.frame is None:
-            return a
-        location, scale = self.frame
-        return jnp.arcsinh((a - location) / scale)
+    def draw_features(
+        self, key: Key[Array, ""], number: int, sleep: Float[Array, "n features"]
+    ) -> FeatureMap:
+        frequencies = self.frequencies(key, number, sleep.shape[1]).astype(sleep.dtype)
+        centre = jax.lax.stop_gradient(self.coordinates(sleep).mean(axis=0))
+        return Waves(self, frequencies, centre)
+
+
+class Waves(FeatureMap):
+    """φ(a) = (cos Ωa/σ, sin Ωa/σ)/√D; a is centred so that little is lost to rounding."""
+
+    kernel: Stationary
+    frequencies: Float[Array, "number dimensions"]
+    centre: Float[Array, " dimensions"]
+
+    def __call__(self, a: Float[Array, "n dimensions"]) -> Float[Array, "n features"]:
+        inverse = jnp.exp(-self.kernel.log_bandwidth).astype(a.dtype)
+        angles = (self.kernel.coordinates(a) - self.centre) @ (self.frequencies * inverse).T
+        waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
+        return waves / math.sqrt(self.frequencies.shape[0])
 
 
 class SquaredExponential(Stationary):
@@ -195,3 +221,53 @@ class Matern52(Stationary):
         self, key: Key[Array, ""], number: int, dimensions: int
     ) -> Float[Array, "number dimensions"]:
         return _student(key, number, dimensions, 5)
+
+
+def squared_distances(
+    a: Float[Array, "n features"], b: Float[Array, "m features"]
+) -> Float[Array, "n m"]:
+    """‖a_i − b_j‖² by one matrix product, centred on b so that little is lost to rounding."""
+    centre = jax.lax.stop_gradient(b.mean(axis=0))
+    a, b = a - centre, b - centre
+    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)
+    return jnp.maximum(squares - 2 * a @ b.T, 0)
+
+
+def median_distance(a: Float[Array, "n features"], most: int = 1000) -> Float[Array, ""]:
+    """The median distance between two different rows, over at most `most` rows.
+
+    Rows that coincide (discrete data) do not count; the result is 1 when all rows coincide.
+    """
+    a = a[:most]
+    n = a.shape[0]
+    pairs = jnp.sqrt(squared_distances(a, a))[jnp.triu_indices(n, 1)]
+    return median_of_positive(pairs, _rounding(a))
+
+
+def median_of_positive(
+    values: Float[Array, " pairs"], floor: Float[Array, ""] | float
+) -> Float[Array, ""]:
+    """The median of the values above the floor, which is rounding error; 1 when there are none."""
+    positive = values > floor
+    ordered = jnp.sort(jnp.where(positive, values, jnp.inf))
+    count = positive.sum()
+    median = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    return jnp.where(jnp.isfinite(median) & (count > 0), median, 1.0)
+
+
+def _rounding(a: Float[Array, "n features"]) -> Float[Array, ""]:
+    """Distances below this one are rounding error."""
+    return 1e-5 * jnp.sqrt((a**2).mean() + 1e-30)
+
+
+def sampled_median_distance(a: Float[Array, "n features"]) -> Float[Array, ""]:
+    """The median distance over some 2000 pairs of independent rows: neighbours, and theirs.
+
+    Rows that coincide do not count; with few rows, all their pairs do.
+    """
+    n = a.shape[0]
+    if n <= 64:
+        return median_distance(a)
+    lags = range(1, 1 + max(1, 2000 // n))
+    squares = jnp.concatenate([((a - jnp.roll(a, lag, axis=0)) ** 2).sum(axis=1) for lag in lags])
+    return median_of_positive(jnp.sqrt(squares), _rounding(a))

@@ -1,0 +1,177 @@
+"""The command line: `alws list`, `run EXPERIMENT`, `resume DIR`, `bench images`, `lenet TASK`."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import typer
+from alws.runtime import use_large_pages
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from alws.checkpoint import CheckpointError
+from alws_paper.experiments import EXPERIMENTS, Claim, RunError, resume, start
+from alws_paper.gallery import publish, update_readme
+from alws_paper.images.bench import bench_images
+from alws_paper.images.plan import DATASETS, GENERATORS
+from alws_paper.images.scores.lenet import LOADERS, save_lenet, train_lenet
+from alws_paper.shared.files import DataError
+
+app = typer.Typer(
+    help="Maximum likelihood for any latent-variable model that can be simulated.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+bench = typer.Typer(help="Comparisons of the user's own choice.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+console = Console()
+
+
+LONG = ("run", "resume", "bench")
+"""Commands whose work is worth a second start."""
+
+
+def main() -> None:
+    """The console script `alws`."""
+    if sys.argv[1:2] and sys.argv[1] in LONG:
+        use_large_pages()
+    app()
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """List the experiments."""
+    for experiment in EXPERIMENTS.values():
+        console.print(f"{experiment.name:22}{experiment.title}", highlight=False, soft_wrap=True)
+
+
+@app.command("run")
+def run_experiment(
+    experiment: Annotated[str, typer.Argument(help="A name from `alws list`.")],
+    preset: Annotated[
+        str, typer.Option(help="quick: a minute; desk: ten minutes; paper: the paper's settings.")
+    ] = "desk",
+    seed: Annotated[int, typer.Option(help="Seed of every random number of the run.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory; default runs/EXPERIMENT-PRESET-SEED.")
+    ] = None,
+) -> None:
+    """Run an experiment of the paper and check its claims."""
+    if experiment not in EXPERIMENTS:
+        _fail(f"the experiment must be one of {', '.join(EXPERIMENTS)}; got {experiment!r}.")
+    directory = out or Path("runs") / f"{experiment}-{preset}-{seed}"
+    with _errors():
+        began = time.monotonic()
+        claims = start(EXPERIMENTS[experiment], preset, seed, directory)
+        _show(claims, directory, time.monotonic() - began)
+
+
+@app.command("resume")
+def resume_run(
+    directory: Annotated[Path, typer.Argument(help="A run directory.")],
+) -> None:
+    """Go on with a run that was stopped, from its last checkpoint."""
+    with _errors():
+        began = time.monotonic()
+        claims = resume(EXPERIMENTS, directory)
+        _show(claims, directory, time.monotonic() - began)
+
+
+@app.command("publish")
+def publish_run(
+    directory: Annotated[Path, typer.Argument(help="The directory of a finished desk run.")],
+    gallery: Annotated[Path, typer.Option(help="Where the gallery is.")] = Path("docs/gallery"),
+    readme: Annotated[Path, typer.Option(help="The file that holds the table.")] = Path(
+        "README.md"
+    ),
+) -> None:
+    """Copy a run's figure and claims to the gallery, and rebuild the tables of claims."""
+    with _errors():
+        publish(directory, gallery)
+        update_readme(gallery, readme)
+
+
+@bench.command("images")
+def compare_images(
+    datasets: Annotated[str, typer.Option(help=f"Some of {','.join(DATASETS)}.")] = "mnist,fashion",
+    methods: Annotated[str, typer.Option(help="Their names, as in the table of results.")] = "all",
+    seeds: Annotated[str, typer.Option(help="One run for each seed.")] = "0,1",
+    epochs: Annotated[float | None, typer.Option(help="The most epochs of a run.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="The longest training of a run.")] = None,
+    generators: Annotated[str, typer.Option(help=f"Some of {','.join(GENERATORS)}.")] = "connected",
+    width: Annotated[int, typer.Option(help="Channels of the DCGAN's last hidden layer.")] = 64,
+    sleep_samples: Annotated[int, typer.Option(help="Sleep samples of ALWS.")] = 2000,
+    extractor: Annotated[
+        Path | None,
+        typer.Option(help="An ONNX file, given pixels from 0 to 1; its output makes the scores."),
+    ] = None,
+    likelihood: Annotated[int, typer.Option(help="Test images with a held-out likelihood.")] = 0,
+    workers: Annotated[int, typer.Option(help="Runs at the same time, on a core each.")] = 1,
+    out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/bench-images"),
+) -> None:
+    """Compare image methods; the same command again goes on where it was stopped."""
+    with _errors():
+        began = time.monotonic()
+        claims = bench_images(
+            datasets.split(","),
+            methods.split(","),
+            seeds.split(","),
+            out,
+            generators=generators.split(","),
+            epochs=epochs,
+            seconds=seconds,
+            width=width,
+            sleep_samples=sleep_samples,
+            extractor=extractor,
+            likelihood=likelihood,
+            workers=workers,
+        )
+        _show(claims, out, time.monotonic() - began)
+
+
+@app.command("lenet")
+def train_features(
+    task: Annotated[str, typer.Argument(help="mnist or fashion.")],
+    epochs: Annotated[int, typer.Option(help="Passes over the 60,000 images.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of every random number.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where to; default lenet-TASK.npz.")] = None,
+) -> None:
+    """Train the LeNet whose features the scores of grey images are made with."""
+    if task not in LOADERS:
+        _fail(f"the task must be one of {', '.join(LOADERS)}; got {task!r}.")
+    path = out or Path(f"lenet-{task}.npz")
+    with _errors():
+        network, accuracy = train_lenet(task, key=jax.random.key(seed), epochs=epochs)  # pyright: ignore
+        save_lenet(path, network, accuracy)
+        console.print(f"test accuracy {accuracy:.2%}; weights: {path}", highlight=False)
+
+
+def _show(claims: list[Claim], directory: Path, seconds: float) -> None:
+    table = Table("claim", "paper", "measured", "holds")
+    for claim in claims:
+        row = (claim.claim, claim.paper, claim.measured)
+        table.add_row(*map(escape, row), "yes" if claim.holds else "[bold red]no[/]")
+    console.print(table)
+    console.print(f"figure: {directory / 'figure.png'}", highlight=False, soft_wrap=True)
+    console.print(f"claims: {directory / 'claims.json'}", highlight=False, soft_wrap=True)
+    console.print(f"took {seconds:.0f} s", highlight=False)
+
+
+def _fail(message: str) -> None:
+    Console(stderr=True).print(f"error: {escape(message)}", highlight=False, soft_wrap=True)
+    raise typer.Exit(2)
+
+
+class _errors:
+    """Turn the errors a user can mend into one line."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (RunError, CheckpointError, DataError)):
+            _fail(str(error))

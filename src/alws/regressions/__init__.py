@@ -1,0 +1,20 @@
+"""Regressions from x to what the likelihood's gradient needs: the paper's gradient models."""
+
+from alws.regressions.base import KernelSmoother, Regression, Smoother, SolveReport
+from alws.regressions.conjugate_gradients import ConjugateGradients
+from alws.regressions.kernel_ridge import KernelRidge
+from alws.regressions.nystrom import Nystrom
+from alws.regressions.random_features import RandomFeatures
+from alws.regressions.readout import LinearReadout
+
+__all__ = [
+    "ConjugateGradients",
+    "KernelRidge",
+    "KernelSmoother",
+    "LinearReadout",
+    "Nystrom",
+    "RandomFeatures",
+    "Regression",
+    "Smoother",
+    "SolveReport",
+]
