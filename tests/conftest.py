@@ -20,11 +20,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from jaxtyping import install_import_hook
 
-install_import_hook("alws", "beartype.beartype")
-
-import matplotlib
-
-matplotlib.use("Agg")
+CHECKED = ("devices", "estimates", "features", "kernels", "likelihoods", "natural_units")
+CHECKED += ("regressions", "state_space", "wake_sleep")
+install_import_hook([f"alws.{name}" for name in CHECKED], "beartype.beartype")
 
 import equinox as eqx
 import jax

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 import alws
-from alws.devices import make_mesh, over_devices, place, using
+from alws.devices import device_put, make_mesh, over_devices, using
 from alws.kernels import SquaredExponential
 from alws.model import simulate
 
@@ -60,13 +60,13 @@ def run(job):
         if report.step == job.get("die_at"):
             os.kill(os.getpid(), signal.SIGKILL)
 
+    adam = optax.adam(0.05)
     settings = alws.Settings(
         REGRESSIONS[job.get("regression", "exact")](),
         alws.contrib.Centred(alws.estimates.Joint(), points=24) if job.get("centred") else None,
-        optimiser=optax.adam(0.05),
+        optimiser=alws.natural_units(adam) if job.get("natural_units") else adam,
         sleep_samples=job.get("sleep_samples", 64),
         validation_samples=16,
-        natural_units=job.get("natural_units", False),
         adapt=alws.Adapt() if job.get("adapt") else alws.ALWS_F,
         measure_every=1,
         devices=job["devices"],
@@ -93,7 +93,7 @@ def run(job):
 def shares(number, out):
     """How often the program of a simulation speaks of all draws, and of an eighth of them."""
     mesh = make_mesh(8)
-    slope, key = place((jnp.ones(3), jax.random.key(0)), mesh)
+    slope, key = device_put((jnp.ones(3), jax.random.key(0)), mesh)
     with using(mesh):
         draw = jax.jit(lambda slope, key: simulate(Line(slope), key, number))
         text = draw.lower(slope, key).compile().as_text()
@@ -110,7 +110,7 @@ def exchanges(number, out):
             smoother = alws.regressions.KernelRidge(SquaredExponential(), ridge=0.1).fit(x)
             return smoother.weights(points)
 
-        arguments = place((jnp.ones((number, 3)), jnp.ones((16, 3))), mesh, divided=True)
+        arguments = device_put((jnp.ones((number, 3)), jnp.ones((16, 3))), mesh, divided=True)
         text = jax.jit(weights).lower(*arguments).compile().as_text()
     np.save(out, sum(text.count(f" {kind}(") for kind in COLLECTIVES))
 
@@ -132,10 +132,10 @@ def main():
     if "join" in everything:
         alws.devices.start(**everything["join"])
     if "rows" in everything:
-        alws.blocks.ROWS = everything["rows"]
+        alws.devices.ROWS = everything["rows"]
     if "shares" in everything:
         shares(4096, everything["shares"])
-        exchanges(alws.linear_algebra.LARGE + 7, everything["exchanges"])
+        exchanges(alws.regressions.base.LARGE + 7, everything["exchanges"])
     for job in everything["fits"]:
         run(job)
 

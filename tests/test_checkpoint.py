@@ -132,7 +132,7 @@ def fit(path, data=DATA, steps=2, batch_size=None, resume=True, **settings):
         data,
         key=jax.random.key(0),
         steps=steps,
-        settings=alws.Settings(adapt=alws.ALWS_F, natural_units=False, **{**SETTINGS, **settings}),
+        settings=alws.Settings(adapt=alws.ALWS_F, **{**SETTINGS, **settings}),
         batch_size=batch_size,
         checkpoint=path,
         resume=resume,

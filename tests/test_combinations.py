@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from alws.runtime import in_own_precision
 from jax.flatten_util import ravel_pytree
 
 import alws
 from alws.kernels import Matern12, Matern32, Matern52, OnSets, Pairwise, SquaredExponential
 from alws.likelihoods import Bernoulli, Categorical, Gamma, Gaussian, LogNormal, Poisson, Product
+from alws.model import in_own_precision
 from alws.regressions import KernelRidge
 
 FAMILIES = {

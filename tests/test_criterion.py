@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 import alws
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
-from alws.wake_sleep import held_out_error
+from alws.wake_sleep import WakeSleep, held_out_error
 
 
 class FactorAnalysis(LinearGaussian):
@@ -94,26 +94,22 @@ def test_its_derivative_in_gamma_is_that_of_finite_differences(estimate, key):
 @pytest.mark.parametrize("estimate", [alws.estimates.Joint(), alws.estimates.Natural()])
 def test_adaptation_on_the_gradient_lowers_it(estimate, key):
     """From a bandwidth twenty times too narrow, θ held, the criterion itself goes down."""
-    settings = alws.Settings(
-        sleep_samples=100,
-        validation_samples=50,
-        adapt=alws.Adapt(criterion="gradient", learning_rate=0.1),
-    )
+    adapt = alws.Adapt(criterion="gradient", learning_rate=0.1)
     gamma = alws.regressions.KernelRidge(SquaredExponential(bandwidth=0.05, track=True), ridge=0.1)
-    algorithm = alws.WakeSleep(gamma, estimate, optax.sgd(0.0), settings)
+    algorithm = WakeSleep(gamma, estimate, optax.sgd(0.0), 100, 50, adapt)
     draws = alws.draw(model(), key, 100)[0]
-    state = first = algorithm.init(model(), draws, key)
+    state = first = algorithm.init(model(), draws)
     step = eqx.filter_jit(algorithm.step)
     for k in jax.random.split(key, 40):
         state, _ = step(state, draws.x, k)
     assert float(state.regression.kernel.log_bandwidth) > np.log(0.05) + 1
     new = (alws.draw(model(), jax.random.key(5), 300)[0], alws.draw(model(), key, 300)[0])
 
+    units = jax.tree.map(jnp.ones_like, eqx.filter(model(), eqx.is_inexact_array))
+
     def error(gamma):
         smoother = gamma.fit(new[0].x)
-        return held_out_error(
-            settings.adapt, estimate, model(), smoother, new, None, state.information, key
-        )[0]
+        return held_out_error(adapt, estimate, model(), smoother, new, None, units, key)[0]
 
     assert float(error(state.regression)) < 0.9 * float(error(first.regression))
 

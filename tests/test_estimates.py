@@ -40,7 +40,7 @@ def flat(tree):
 
 def estimated(estimate, model, sleep, wake, ridge=0.01):
     smoother = smoother_for(sleep.x, ridge)
-    held = estimate.hold(model, smoother, sleep, wake, None)
+    held = estimate.weigh(model, smoother, sleep, wake, None)
     return flat(eqx.filter_grad(lambda m: estimate.objective(m, sleep, held, None))(model))
 
 
@@ -82,7 +82,7 @@ def test_gradient_converges_to_the_exact_one_as_n_grows(estimate, wake):
     def one(key, number):
         sleep, _ = alws.draw(model(), key, number)
         smoother = smoother_for(sleep.x, 0.03)
-        held = estimate.hold(model(), smoother, sleep, wake, None)
+        held = estimate.weigh(model(), smoother, sleep, wake, None)
         gradient = eqx.filter_grad(lambda m: estimate.objective(m, sleep, held, None))(model())
         return ravel_pytree(eqx.filter(gradient, eqx.is_inexact_array))[0]
 
@@ -116,7 +116,7 @@ def test_shuffled_targets_give_no_gradient(estimate, wake):
         else:
             shuffled = sleep._replace(z=sleep.z[order])
             x = alws.draw(start, jax.random.fold_in(key, 1), 200)[0].x
-        held = estimate.hold(start, smoother, shuffled, x, None)
+        held = estimate.weigh(start, smoother, shuffled, x, None)
         return eqx.filter_grad(lambda m: estimate.objective(m, shuffled, held, None))(start)
 
     found = np.stack([flat(one(key)) for key in jax.random.split(jax.random.key(5), 30)])

@@ -54,7 +54,7 @@ def leaves(result):
 # What is learnt ---------------------------------------------------------------------------------
 
 
-class Held(eqx.Module):
+class Weights(eqx.Module):
     """A Gaussian: its mean is learnt; a number, a static field and a held array are not."""
 
     mean: np.ndarray
@@ -75,7 +75,7 @@ class Held(eqx.Module):
 
 
 def test_arrays_are_learnt_and_what_is_to_stay_stays(data):
-    start = Held(np.zeros((), np.float32), 0.5, 2, jnp.ones(()))
+    start = Weights(np.zeros((), np.float32), 0.5, 2, jnp.ones(()))
     found = fit(data, start, steps=3).model
     assert found.mean != 0
     assert (found.shift, found.size, float(found.spread)) == (0.5, 2, 1.0)

@@ -98,6 +98,9 @@ class WithNoise(eqx.Module):
     log_noise: jax.Array
     moving: bool = eqx.field(static=True)
 
+    def sample_latent(self, key):
+        return jax.random.normal(key, (2,))
+
     def log_prior(self, z):
         return jax.scipy.stats.norm.logpdf(z).sum()
 
@@ -110,6 +113,6 @@ class WithNoise(eqx.Module):
 def test_what_depends_on_the_latent_is_found(moving):
     model = WithNoise(jnp.ones((3, 2)), jnp.zeros(()), moving)
     draws = Draws(jnp.ones((4, 2)), jnp.ones((4, 3)))
-    in_eta, in_psi = estimates._depends_on_latent(model, draws, None)
+    in_eta, in_psi = estimates.depends_on_latent(model, draws, None)
     assert in_eta == [True, moving]
     assert in_psi == [True, moving, True]

@@ -9,8 +9,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -303,93 +301,19 @@ def test_a_process_that_does_not_count():
         distributed.start("127.0.0.1:1", 2, 2)
 
 
-def test_a_coordinator_that_cannot_be_reached():
-    address = f"127.0.0.1:{free_port()}"
-    with pytest.raises(ConnectionError, match=f"process 0 at {address} within 1 s.*refused"):
-        distributed.start(address, 2, 1, timeout=1)
+@pytest.mark.parametrize("name", ["processes", "process", "timeout", "heartbeat"])
+def test_numbers_that_are_none(name):
+    numbers = {"processes": 2, "process": 0, "timeout": 5, "heartbeat": 5, name: 0.5}
+    with pytest.raises(ValueError, match=f"`{name}` must be a whole number of at least"):
+        distributed.start("127.0.0.1:1", **numbers)
 
 
-def test_processes_that_do_not_come():
-    address = f"127.0.0.1:{free_port()}"
-    with pytest.raises(ConnectionError, match=rf"come to {address} within 1 s; missing: \[1, 2\]"):
-        distributed.start(address, 3, 0, timeout=1)
-
-
-def test_a_port_that_is_taken():
-    with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConnectionError, match=f"listen on port {port} and cannot"):
-            distributed.start(f"127.0.0.1:{port}", 2, 0, timeout=1)
-
-
-def test_a_process_number_that_is_taken_and_another_total():
-    port = free_port()
-    refusals = []
-
-    def gather():
-        with pytest.raises(ConnectionError, match=r"missing: \[1, 2\]"):
-            distributed.start(f"127.0.0.1:{port}", 3, 0, timeout=2)
-
-    thread = threading.Thread(target=gather)
-    thread.start()
-    for process, processes in ((1, 2), (0, 3)):
-        with pytest.raises(ValueError, match="refused process") as refusal:
-            distributed._report(("127.0.0.1", port), processes, process, _soon(), 2)
-        refusals.append(str(refusal.value))
-    thread.join()
-    assert "`processes` must be 3 as in process 0, got 2" in refusals[0]
-    assert "0 is taken" in refusals[1]
-
-
-def test_silent_connections_do_not_make_process_0_wait_longer(monkeypatch):
-    monkeypatch.setattr(distributed, "SILENCE", 300)
-    port, began = free_port(), distributed.time.monotonic()
-    silent = []
-
-    def connect():
-        while distributed.time.monotonic() < began + 60:
-            try:
-                silent.append(connections.enter_context(socket.create_connection(address)))
-                return
-            except OSError:
-                distributed.time.sleep(0.01)
-
-    address = ("127.0.0.1", port)
-    with ExitStack() as connections:
-        thread = threading.Thread(target=connect)
-        thread.start()
-        with pytest.raises(ConnectionError, match=r"within 3 s; missing: \[1\]"):
-            distributed.start(f"127.0.0.1:{port}", 2, 0, timeout=3)
-        waited = distributed.time.monotonic() - began
-        thread.join()
-    assert silent
-    assert waited < 300, "the wait for a silent connection went on beyond the timeout"
-
-
-def test_joining_has_the_time_that_meeting_left(monkeypatch):
+def test_processes_are_joined_by_jax_with_the_timeouts_given(monkeypatch):
     given = {}
-    monkeypatch.setattr(distributed, "_report", lambda *args: distributed.time.sleep(1.1))
-    monkeypatch.setattr(distributed.jax.distributed, "initialize", lambda *a, **k: given.update(k))
-    distributed.start("127.0.0.1:1", 2, 1, timeout=5)
-    assert given["initialization_timeout"] == 4
-
-
-@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"\xff\xfe\x00\n"])
-def test_another_service_on_the_port_is_told_from_process_0(said):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer():
-            with server.accept()[0] as connection:
-                connection.recv(100)
-                connection.sendall(said)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ConnectionError, match=f"at {address}, and another.*not from alws"):
-            distributed.start(address, 2, 1, timeout=5)
-        thread.join()
-
-
-def _soon():
-    return distributed.time.monotonic() + 2
+    monkeypatch.setattr(
+        distributed.jax.distributed, "initialize", lambda *a, **k: given.update(k, where=a)
+    )
+    distributed.start("127.0.0.1:1", 2, 1, timeout=5, heartbeat=7)
+    assert given["where"] == ("127.0.0.1:1", 2, 1)
+    assert given["initialization_timeout"] == 5
+    assert given["heartbeat_timeout_seconds"] == 7

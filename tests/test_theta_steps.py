@@ -59,7 +59,7 @@ def two_steps(estimate, regression, key):
     for c, x, k in zip(conditions, data, keys, strict=True):
         sleep = draw(k, c)
         smoother = regression.fit(sleep.x)
-        kept.append((sleep, estimate.hold(start, smoother, sleep, x[None], c), c))
+        kept.append((sleep, estimate.weigh(start, smoother, sleep, x[None], c), c))
 
     def objective(model):
         return sum(estimate.objective(model, *one) for one in kept) / 3
@@ -92,6 +92,6 @@ def test_a_centred_estimate_asks_for_a_key(key):
     sleep, _ = alws.draw(START, key, 20, CONDITIONS[0])
     smoother = alws.regressions.KernelRidge(SquaredExponential()).initialise(sleep.x).fit(sleep.x)
     with pytest.raises(ValueError, match="must be given a key for its fresh draws"):
-        alws.contrib.Centred(alws.estimates.Natural(), 20).hold(
+        alws.contrib.Centred(alws.estimates.Natural(), 20).weigh(
             START, smoother, sleep, DATA, CONDITIONS[0]
         )

@@ -169,7 +169,7 @@ class Natural(Estimate):
     ) -> Weights:
         """Cotangents Wᵀs(X*)/M for η, w̄ = Wᵀ1/M for Ψ, and the mean of s for z-free leaves."""
         statistics, base = _statistics(model, sleep, x, condition)
-        latent, _ = _depends_on_latent(model, sleep, condition)
+        latent, _ = depends_on_latent(model, sleep, condition)
         points = statistics[0].shape[0]
         regressed = [s / points for s, moves in zip(statistics, latent, strict=True) if moves]
         pulled, mean_weights = smoother.predict_vjp(x, (regressed, _even(x)))
@@ -186,7 +186,7 @@ class Natural(Estimate):
         """Σ_n η_θ(z_n)·(Wᵀs/M)_n − Σ_n w̄_n Ψ_θ(z_n)."""
         cotangents, base = weights.rest
         natural, terms = _natural(model, sleep, condition)
-        in_eta, in_psi = _depends_on_latent(model, sleep, condition)
+        in_eta, in_psi = depends_on_latent(model, sleep, condition)
         value = base
         for eta, cotangent, moves in zip(natural, cotangents, in_eta, strict=True):
             value += jnp.sum(cotangent * (eta if moves else eta[0]))
@@ -200,7 +200,7 @@ class Natural(Estimate):
         """Σ_n W_mn [η(z_n)·s(x_m) − Ψ(z_n)]."""
         statistics, value = _statistics(model, sleep, x, condition)
         natural, terms = _natural(model, sleep, condition)
-        in_eta, in_psi = _depends_on_latent(model, sleep, condition)
+        in_eta, in_psi = depends_on_latent(model, sleep, condition)
         regressed = jnp.zeros(())
         for eta, s, moves in zip(natural, statistics, in_eta, strict=True):
             if moves:
@@ -277,7 +277,7 @@ def _statistics(
     return jax.lax.stop_gradient(jax.vmap(statistics)(x))
 
 
-def _depends_on_latent(
+def depends_on_latent(
     model: AnyModel, sleep: Draws, condition: PyTree | None
 ) -> tuple[list[bool], list[bool]]:
     """Which leaves of η and which terms of Ψ depend on z, read off the traced program."""

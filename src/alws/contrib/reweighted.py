@@ -63,10 +63,10 @@ class Reweighted(Regression):
         """Refuse a regression whose solves fail on these observations, if it can tell."""
         self.regression.check(x)
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         return self.regression.bandwidths()
 
-    def ridges(self) -> list[Array]:
+    def ridges(self) -> list[Any]:
         return self.regression.ridges()
 
     def fit(self, x: PyTree[Array], wake: PyTree[Array] | None = None) -> "FittedReweighted":
@@ -120,7 +120,7 @@ class Scaled(Kernel):
     ) -> tuple[PyTree, Array]:
         return self.kernel.clip_to_range(a[0], sleep[0]), a[1]
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         return self.kernel.bandwidths()
 
     def draw_features(

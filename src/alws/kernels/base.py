@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -45,7 +46,7 @@ class Kernel(eqx.Module):
         """A batch with what lies beyond the range of the sleep samples moved to its edge."""
         return a
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         """The leaves that `Adapt(bandwidth=True)` adapts."""
         return []
 
@@ -96,7 +97,7 @@ class Sum(Kernel):
         parts = zip(self.kernels, a, sleep, strict=True)
         return tuple(kernel.clip_to_range(u, v) for kernel, u, v in parts)
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         return [self.log_weight, *(leaf for k in self.kernels for leaf in k.bandwidths())]
 
     def draw_features(

@@ -1,6 +1,7 @@
 """Kernels on sets, and a user's own on anything."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -42,7 +43,7 @@ class OnSets(Kernel):
         squares = self._inner(a, a)[:, None] + self._inner(b, b) - 2 * between
         return jnp.exp(-jnp.maximum(squares, 0) * jnp.exp(-2 * self.log_scale) / 2)
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         return [self.log_scale, *self.kernel.bandwidths()]
 
     def initialise(self, x: Array) -> "OnSets":

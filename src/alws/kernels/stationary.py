@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -74,7 +75,7 @@ class Stationary(Kernel):
     ) -> Float[Array, "m features"]:
         return jnp.clip(a, sleep.min(axis=0), sleep.max(axis=0))
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         return [self.log_bandwidth]
 
     def initialise(self, x: PyTree[Array]) -> "Stationary":

@@ -15,7 +15,7 @@ step of `benchmarks/step.py` takes 1.4 times as long.
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 from itertools import accumulate
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -89,11 +89,11 @@ class Regression(eqx.Module):
     def check(self, x: PyTree[Array]) -> None:
         """Refuse, at the start of a fit, what does not work on these first sleep observations."""
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         """The leaves that `Adapt(bandwidth=True)` adapts."""
         return []
 
-    def ridges(self) -> list[Array]:
+    def ridges(self) -> list[Any]:
         """The leaves that `Adapt(ridge=True)` adapts. All others count as weights of features."""
         return []
 

@@ -16,6 +16,7 @@ Time grows as N² for each iteration, memory as N·m. The derivative is that of 
 """
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -136,10 +137,10 @@ class ConjugateGradients(Regression):
                 "more representatives (`rank`), or `Nystrom`."
             )
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         return self.kernel.bandwidths()
 
-    def ridges(self) -> list[Array]:
+    def ridges(self) -> list[Any]:
         return [self.log_ridge]
 
     def fit(

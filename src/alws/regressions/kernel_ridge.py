@@ -9,6 +9,7 @@ does not depend on x is predicted exactly instead of being shrunk towards zero.
 """
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -52,10 +53,10 @@ class KernelRidge(Regression):
         """γ with the bandwidth set from a first batch of sleep observations."""
         return eqx.tree_at(lambda g: g.kernel, self, self.kernel.initialise(x))
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         return self.kernel.bandwidths()
 
-    def ridges(self) -> list[Array]:
+    def ridges(self) -> list[Any]:
         return [self.log_ridge]
 
     def fit(self, x: PyTree[Array], wake: PyTree[Array] | None = None) -> "FittedKernelRidge":

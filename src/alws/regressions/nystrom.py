@@ -11,6 +11,7 @@ differentiated: ΦᵀΦ + λL⁻¹K_mm L⁻ᵀ has the right derivative whatever
 """
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -90,10 +91,10 @@ class Nystrom(Regression):
         points = _standardised(started._choose(kernel, embedded, "k-means++"), embedded)
         return eqx.tree_at(lambda g: g.points, started, points, is_leaf=lambda a: a is None)
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         return self.kernel.bandwidths()
 
-    def ridges(self) -> list[Array]:
+    def ridges(self) -> list[Any]:
         return [self.log_ridge]
 
     def fit(self, x: PyTree[Array], wake: PyTree[Array] | None = None) -> FittedFeatureRidge:

@@ -13,6 +13,7 @@ the features themselves for a dot product, two stages of waves for kernels on se
 """
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -64,10 +65,10 @@ class RandomFeatures(Regression):
         """γ with the bandwidth set from a first batch of sleep observations."""
         return eqx.tree_at(lambda g: g.kernel, self, self.kernel.initialise(x))
 
-    def bandwidths(self) -> list[Array]:
+    def bandwidths(self) -> list[Any]:
         return self.kernel.bandwidths()
 
-    def ridges(self) -> list[Array]:
+    def ridges(self) -> list[Any]:
         return [self.log_ridge]
 
     def fit(self, x: PyTree[Array], wake: PyTree[Array] | None = None) -> FittedFeatureRidge:

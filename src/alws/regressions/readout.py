@@ -7,6 +7,7 @@ sleep samples and divided by √d, so that `ridge` means the same in both.
 """
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -37,7 +38,7 @@ class LinearReadout(Regression):
         self.log_ridge = jnp.array(math.log(ridge), float)
         self.reach = reach
 
-    def ridges(self) -> list[Array]:
+    def ridges(self) -> list[Any]:
         return [self.log_ridge]
 
     def fit(self, x: PyTree[Array], wake: PyTree[Array] | None = None) -> "FittedLinearReadout":

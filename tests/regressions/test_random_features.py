@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alws import MeanMatching, Reweighted
+from alws.contrib import MeanMatching, Reweighted
 from alws.features import Linear
 from alws.kernels import (
     DotProduct,
@@ -20,7 +20,6 @@ from alws.kernels import (
     Sum,
 )
 from alws.regressions import KernelRidge, RandomFeatures, Smoother
-from alws.regressions.random_features import fourier
 
 KERNELS = [
     SquaredExponential(bandwidth=1.3),
@@ -34,7 +33,7 @@ KERNELS = [
 @eqx.filter_jit
 def estimates(kernel, a, keys, number):
     def one(key):
-        waves = fourier(kernel, a, number, key)(a)
+        waves = kernel.draw_features(key, number, a)(a)
         return waves @ waves.T
 
     return jax.lax.map(one, keys)
@@ -156,8 +155,8 @@ def test_the_matrix_of_sets_is_reached_with_many_waves(key, members):
     """In two stages, each with an error of order 1/√D: 16 times as many err 1/4 as much."""
     sets = jax.random.normal(key, (12, 5, 2)) + jax.random.normal(key, (12, 1, 2))
     kernel = OnSets(members)
-    kernel = kernel.calibrate(kernel.embed(sets))
-    a = kernel.place(kernel.embed(sets))
+    a = kernel.embed(sets)
+    kernel = kernel.scale_to(a)
     exact = np.asarray(kernel.evaluate(a, a))
     keys = jax.random.split(key, 20)
     few, many = (np.asarray(estimates(kernel, a, keys, number)) for number in (25, 400))
@@ -185,15 +184,14 @@ def test_sets_are_regressed_on_and_differentiated(key):
 
 def test_a_kernel_that_can_only_be_evaluated_is_refused():
     kernel = Pairwise(lambda a, b: 1.0)
-    message = "got Pairwise, which can only be evaluated. Use `Nystrom`"
-    with pytest.raises(TypeError, match=message):
-        RandomFeatures(kernel)
-    with pytest.raises(TypeError, match=message):
-        RandomFeatures(SquaredExponential() + kernel)
+    message = "Pairwise has no `draw_features.* or use `Nystrom`"
+    for whole in (kernel, SquaredExponential() + kernel):
+        with pytest.raises(TypeError, match=message):
+            RandomFeatures(whole).fit(jnp.ones((20, 2)))
 
 
 def test_a_kernel_without_a_spectral_density_says_what_it_needs():
-    with pytest.raises(NotImplementedError, match="Triangle must say how to draw"):
+    with pytest.raises(TypeError, match="Triangle must say how to draw"):
         RandomFeatures(Triangle(bandwidth=1.0)).fit(jnp.ones((20, 2)))
 
 

@@ -1,4 +1,4 @@
-"""Held-out likelihood against closed forms, numerical integration and enumeration."""
+"""Weights-out likelihood against closed forms, numerical integration and enumeration."""
 
 import equinox as eqx
 import jax

@@ -6,8 +6,9 @@ import pytest
 from sklearn.gaussian_process.kernels import RBF, Matern
 from sklearn.linear_model import Ridge
 
-from alws import Adapt, KernelRidge, features, kernels
-from alws.wake_sleep import hold_fixed
+from alws import Adapt, features, kernels
+from alws.regressions import KernelRidge
+from alws.wake_sleep import stop_where_fixed
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_kernel_on_sets_does_not_see_the_order(key):
 def test_the_scale_of_sets_is_adapted_with_the_bandwidth(switch):
     model = KernelRidge(kernels.OnSets(kernels.SquaredExponential()), ridge=0.1)
     adapt = Adapt(bandwidth=switch == "bandwidth", features=switch == "features")
-    moves = eqx.filter_grad(lambda m: hold_fixed(m, adapt).kernel.log_scale)(model)
+    moves = eqx.filter_grad(lambda m: stop_where_fixed(m, adapt).kernel.log_scale)(model)
     assert moves.kernel.log_scale == (switch == "bandwidth")
 
 

@@ -33,7 +33,7 @@ class Linear(eqx.Module):
 
 @eqx.filter_jit
 def gradient(estimate, smoother, sleep, wake):
-    held = estimate.hold(model(), smoother, sleep, wake, None)
+    held = estimate.weigh(model(), smoother, sleep, wake, None)
     return eqx.filter_grad(lambda m: estimate.objective(m, sleep, held, None))(model())
 
 
@@ -74,7 +74,7 @@ def test_weights_are_the_derivative_of_training_anew_in_the_targets(key):
         def total(y):
             return network.predicted(network.train(x, y), points) @ cotangents
 
-        weights = network.predict_vjp(network.train(x, y), x, y, points, cotangents)
+        weights = network.pull_back(network.train(x, y), x, y, points, cotangents)
         for move in moves:
             difference = float(total(y + 1e-4 * move) - total(y - 1e-4 * move)) / 2e-4
             assert float(weights @ move) == pytest.approx(difference, rel=2e-3)
@@ -91,7 +91,7 @@ def test_gradient_of_a_trained_network_is_near_the_exact_one(key):
     @eqx.filter_jit
     def one(key):
         sleep = alws.draw(model(), key, 2000)[0]
-        held = network.hold(model(), smoother, sleep, wake, None)
+        held = network.weigh(model(), smoother, sleep, wake, None)
         return eqx.filter_grad(lambda m: network.objective(m, sleep, held, None))(model())
 
     found = np.stack([flat(one(k)) for k in jax.random.split(key, 3)]).mean(axis=0)

@@ -17,7 +17,7 @@ import alws
 from alws.contrib.shift import match_means, onto_box_and_mean
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
-from alws.regressions import Smoother, fit_towards
+from alws.regressions import Smoother
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_prediction_is_that_of_scikit_learn_with_sample_weights(sleep, key):
 @pytest.mark.parametrize("intercept", [False, True])
 def test_weights_predict_and_pull_are_one_linear_map(sleep, intercept, key):
     data = sleep[:50] * 0.5 + 1
-    smoother = reweighted(intercept=intercept).fit_towards(sleep, data)
+    smoother = reweighted(intercept=intercept).fit(sleep, data)
     assert isinstance(smoother, Smoother)
     weights = smoother.weights(data)
     y = jax.random.normal(key, (200, 3))
@@ -146,13 +146,13 @@ def test_unit_weights_are_the_plain_regression(sleep):
 @pytest.mark.slow
 def test_other_regressions_agree_with_the_exact_one(sleep):
     data = sleep[:40] * 0.5 + 1
-    exact = reweighted(alws.contrib.DensityRatio()).fit_towards(sleep, data).weights(data)
+    exact = reweighted(alws.contrib.DensityRatio()).fit(sleep, data).weights(data)
     for regression in (
         partial(alws.regressions.Nystrom, inducing=200),
         partial(alws.regressions.ConjugateGradients, rank=60, tolerance=1e-5),
     ):
         other = reweighted(alws.contrib.DensityRatio(), regression=regression)
-        found = fit_towards(other, sleep, data).weights(data)
+        found = other.fit(sleep, data).weights(data)
         np.testing.assert_allclose(found, exact, atol=5e-3)
 
 
@@ -176,8 +176,8 @@ def gradient_error(regression, data, model):
     @eqx.filter_jit
     def one(model, key):
         sleep = alws.draw(model, key, 300)[0]
-        smoother = fit_towards(regression, sleep.x, data)
-        held = alws.estimates.Natural().hold(model, smoother, sleep, data, None)
+        smoother = regression.fit(sleep.x, data)
+        held = alws.estimates.Natural().weigh(model, smoother, sleep, data, None)
         objective = lambda m: alws.estimates.Natural().objective(m, sleep, held, None)  # noqa: E731
         return flat(eqx.filter_grad(objective)(model))
 

@@ -43,7 +43,7 @@ def flat(tree):
 @eqx.filter_jit
 def gradient(estimate, model, sleep, wake):
     smoother = alws.regressions.LinearReadout(Identity()).fit(sleep.x)
-    held = estimate.hold(model, smoother, sleep, wake, None)
+    held = estimate.weigh(model, smoother, sleep, wake, None)
     return eqx.filter_grad(lambda m: estimate.objective(m, sleep, held, None))(model)
 
 

@@ -13,6 +13,7 @@ from alws.features import Linear
 from alws.kernels import Matern32, Pairwise, SquaredExponential
 from alws.regressions import ConjugateGradients, KernelRidge, Smoother, iterative
 from alws.regressions.iterative import conjugate_gradients, product, symmetric_product
+from alws.wake_sleep import WakeSleep
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_products_are_those_of_the_whole_matrix(sleep, small_tiles):
     def products():
         k = kernel()
         return (
-            k.gram(a, a) @ y,
+            k.evaluate(a, a) @ y,
             symmetric_product(k, a, y),
             product(k, a, a, y),
             product(k, few, a, y),
@@ -127,7 +128,7 @@ def test_samples_that_coincide_do_not_break_it():
     @eqx.filter_jit
     def weights(regression):
         smoother = regression.fit(x)
-        return smoother.weights(x[:2]), smoother.factor.escalations
+        return smoother.weights(x[:2]), smoother.report(x[:2]).escalations
 
     found, _ = weights(ConjugateGradients(same, rank=20, ridge=0.1))
     np.testing.assert_allclose(found, 1 / 60, atol=1e-5)
@@ -187,9 +188,7 @@ class Line(eqx.Module):
 def fit(most):
     kernel = SquaredExponential(bandwidth=0.3)
     regression = ConjugateGradients(kernel, rank=2, ridge=0.01, most_iterations=most)
-    settings = alws.Settings(
-        regression, sleep_samples=60, adapt=alws.ALWS_F, natural_units=False, measure_every=2
-    )
+    settings = alws.Settings(regression, sleep_samples=60, adapt=alws.ALWS_F, measure_every=2)
     data = np.random.default_rng(0).normal(size=(30, 2))
     return alws.fit(Line(jnp.zeros(2)), data, key=jax.random.key(0), steps=4, settings=settings)
 
@@ -212,12 +211,11 @@ def test_a_fit_whose_solves_fail_does_not_begin():
 )
 def test_a_step_without_a_factor_is_refused_and_counted(key, regression):
     more = {"rank": 10} if regression is ConjugateGradients else {}
-    settings = alws.Settings(sleep_samples=40, validation_samples=8, adapt=alws.ALWS_F)
-    algorithm = alws.WakeSleep(
-        regression(BROKEN, **more), alws.estimates.Joint(), optax.sgd(0.1), settings
+    algorithm = WakeSleep(
+        regression(BROKEN, **more), alws.estimates.Joint(), optax.sgd(0.1), 40, 8, alws.ALWS_F
     )
     model = Line(jnp.zeros(2))
-    state = algorithm.init(model, alws.draw(model, key, 40)[0], key)
+    state = algorithm.init(model, alws.draw(model, key, 40)[0])
     state, info = eqx.filter_jit(algorithm.step)(state, jnp.ones((5, 2)), key)
     assert not info.accepted
     assert state.counts.refused_steps == 1

@@ -3,11 +3,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alws.regressions.linear_algebra import factorise, solve
 from sklearn.kernel_ridge import KernelRidge as Reference
 
 from alws.kernels import Pairwise, SquaredExponential
-from alws.regressions import KernelRidge, linear_algebra
+from alws.regressions import KernelRidge
+from alws.regressions import base as linear_algebra
+from alws.regressions.base import factorise, solve
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_estimated_gradient_approaches_that_of_the_kalman_filter(key):
         sleep = alws.draw(model, key, number, Given(CONTROL))[0]
         smoother = alws.regressions.KernelRidge(alws.kernels.SquaredExponential(), ridge=0.1)
         smoother = smoother.initialise(sleep.x).fit(sleep.x)
-        held = alws.estimates.Joint().hold(model, smoother, sleep, data, Given(CONTROL))
+        held = alws.estimates.Joint().weigh(model, smoother, sleep, data, Given(CONTROL))
         gradient = eqx.filter_grad(alws.estimates.Joint().objective)(
             model, sleep, held, Given(CONTROL)
         )
