@@ -19,30 +19,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from alws.runtime import one_lapack_thread
-from gradient_error import DATA, NOISE, PLACES, estimate, exact_gradient
+from gradient_error import PLACES, estimate, exact_gradient, observed, toy_at
+from models import relative_error, root_mean_square
 
 import alws
 from alws.kernels import SquaredExponential
-from alws_paper.gradient.experiment import TRUE_B, TRUE_NOISE, Toy
+from alws.regressions.base import one_lapack_thread
+from alws.wake_sleep import WakeSleep
 
 SLEEP, HELD_OUT, RATE, SETS = 500, 200, 0.03, 20
 STARTS = {"usual": (1.0, 0.01), "wide and stiff": (8.0, 1.0), "narrow": (0.1, 0.01)}
 
 
 def algorithm(criterion):
-    adapt = alws.Adapt(criterion=criterion, learning_rate=RATE)
-    settings = alws.Settings(sleep_samples=SLEEP, validation_samples=HELD_OUT, adapt=adapt)
-    regression = alws.regressions.KernelRidge(SquaredExponential(track=False))
-    return alws.WakeSleep(
-        regression, alws.estimates.Natural(), optax.sgd(0.0), settings, natural_units=True
+    """Wake-sleep by this criterion of adaptation, θ held by a rate of nothing."""
+    return WakeSleep(
+        alws.regressions.KernelRidge(SquaredExponential(track=False)),
+        alws.estimates.Natural(),
+        alws.natural_units(optax.sgd(0.0)),
+        SLEEP,
+        HELD_OUT,
+        alws.Adapt(criterion=criterion, learning_rate=RATE),
     )
 
 
 def first_state(chosen, b, start, key):
     """The state with the bandwidth so many times the median distance, and this ridge."""
-    toy = Toy(jnp.array(b), jnp.array(NOISE))
-    state = chosen.init(toy, alws.draw(toy, key, SLEEP)[0], key)
+    toy = toy_at(b)
+    state = chosen.init(toy, alws.draw(toy, key, SLEEP)[0])
     gamma = state.regression
     gamma = eqx.tree_at(
         lambda g: (g.kernel.log_bandwidth, g.log_ridge),
@@ -62,21 +66,20 @@ def adapted(step, state, x, steps, key):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="20 steps, one repetition")
+    parser.add_argument("--quick", action="store_true", help="5 steps, one repetition")
     parser.add_argument("--steps", type=int, default=300, help="steps on the gradient's criterion")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    steps, repeats = (20, 1) if arguments.quick else (arguments.steps, arguments.repeats)
-    true = Toy(jnp.array(TRUE_B), jnp.array(TRUE_NOISE))
-    x = alws.draw(true, jax.random.key(0), DATA)[0].x
-    exact = [np.asarray(exact_gradient(jnp.array(b), x)) for b in PLACES]
+    steps, repeats = (5, 1) if arguments.quick else (arguments.steps, arguments.repeats)
+    x = observed()
+    exact = [exact_gradient(b, x) for b in PLACES]
     gradient = eqx.filter_jit(lambda gamma, b, key: estimate(gamma, x, b, key, SLEEP))
     choices = {name: algorithm(name) for name in ("objective", "gradient")}
     step = {name: eqx.filter_jit(chosen.step) for name, chosen in choices.items()}
 
     def errors(gamma, i, key):
         found = [gradient(gamma, jnp.array(PLACES[i]), k) for k in jax.random.split(key, SETS)]
-        return [np.linalg.norm(g - exact[i]) / np.linalg.norm(exact[i]) for g in found]
+        return [relative_error(g, exact[i]) for g in found]
 
     def row(name, start, number):
         """Error and γ after so many steps on one criterion."""
@@ -90,7 +93,7 @@ def main():
                 some += errors(gamma, i, jax.random.fold_in(key, 10**6))
                 times.append(seconds)
                 gammas.append([gamma.kernel.log_bandwidth, gamma.log_ridge])
-            whole.append(float(np.sqrt(np.mean(np.square(some)))))
+            whole.append(root_mean_square(some))
         bandwidth, ridge = np.exp(np.mean(gammas, axis=0))
         return {
             "steps": number,

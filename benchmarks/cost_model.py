@@ -32,21 +32,13 @@ os.environ["XLA_FLAGS"] = (
 
 import equinox as eqx  # noqa: E402
 import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import optax  # noqa: E402
-from alws.runtime import one_lapack_thread  # noqa: E402
-from step import BATCH, FEATURES, HELD_OUT, HIDDEN, LATENT, PIXELS, Generator, peak  # noqa: E402
+from models import image_step  # noqa: E402
+from sizes import BATCH, HELD_OUT, PIXELS  # noqa: E402
+from step import peak  # noqa: E402
 
 import alws  # noqa: E402
-from alws.devices import make_mesh, place, using  # noqa: E402
-from alws.features import Linear  # noqa: E402
-from alws.fit import (  # noqa: E402
-    _advance,
-    _choose,
-    _start,
-    prepare,
-)
-from alws.kernels import SquaredExponential  # noqa: E402
+from alws.devices import device_put, make_mesh, on_every_device, over_devices, using  # noqa: E402
+from alws.regressions.base import one_lapack_thread  # noqa: E402
 
 WAVES = 500
 SIZES = {"exact": (1000, 4000), "random features": (1000, 4000, 16_000)}
@@ -57,11 +49,10 @@ COLLECTIVE = re.compile(
 )
 
 
-def regression(name, key):
-    kernel = SquaredExponential(Linear.random(key, PIXELS, FEATURES, batch_norm=True), track=False)
-    if name == "exact":
-        return alws.regressions.KernelRidge(kernel, ridge=0.1)
-    return alws.regressions.RandomFeatures(kernel, frequencies=WAVES, ridge=0.1)
+REGRESSIONS = {
+    "exact": alws.regressions.KernelRidge,
+    "random features": partial(alws.regressions.RandomFeatures, frequencies=WAVES),
+}
 
 
 def lapack(name, sleep):
@@ -75,25 +66,24 @@ def lapack(name, sleep):
 
 def program(name, sleep, devices):
     """The compiled step with its arguments, on one device (None) or on several."""
-    keys = jax.random.split(jax.random.key(1), 3)
-    model = Generator(eqx.nn.MLP(LATENT, PIXELS, HIDDEN, 2, key=keys[0]), jnp.zeros(()))
-    data = jax.random.normal(keys[1], (10 * BATCH, PIXELS))
-    settings = alws.Settings(
-        regression(name, keys[2]),
-        optimiser=optax.adam(1e-3),
+    prepared = image_step(
+        REGRESSIONS[name],
+        BATCH - BATCH % VIRTUAL,
         sleep_samples=sleep,
         validation_samples=HELD_OUT,
         measure_every=1,
         devices=devices,
     )
-    key, mesh = jax.random.key(0), make_mesh(devices)
-    problem = prepare(model, data, key, 10, settings, None, BATCH - BATCH % VIRTUAL, mesh)
-    algorithm = _choose(problem, 10, settings, None, key)
-    problem = problem.on(mesh)
-    state, _ = _start(algorithm, problem, key, None, mesh)
-    arguments = state, problem, place(problem.batch(0, (0,)), mesh), place(key, mesh)
+    mesh = make_mesh(devices)
+    problem = prepared.problem.on(mesh)
+
+    def step(state, data, key):
+        x = over_devices(data[: problem.batch_size])
+        return on_every_device(prepared.algorithm.step(state, x, key))
+
+    arguments = prepared.state, problem.data, device_put(prepared.key, mesh)
     with using(mesh):
-        return eqx.filter_jit(partial(_advance, algorithm)).lower(*arguments).compile(), arguments
+        return eqx.filter_jit(step).lower(*arguments).compile(), arguments
 
 
 def flops(step):

@@ -19,14 +19,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from alws.runtime import one_lapack_thread
 from jax.flatten_util import ravel_pytree
 from jax.scipy.stats import multivariate_normal, norm
+from models import estimated_gradient, root_mean_square
 
 import alws
 from alws.kernels import DotProduct, SquaredExponential
 from alws.likelihoods import Gaussian
-from alws.regressions import fit_towards
+from alws.regressions.base import one_lapack_thread
 
 SLEEP, DATA = 500, 100
 DISTANCES = (0.0, 1.0, 2.0, 3.0, 4.0)
@@ -88,9 +88,8 @@ def data_at(distance, key):
 
 def estimated(estimate, regression, model, data, key):
     sleep, _ = alws.draw(model, key, SLEEP)
-    smoother = fit_towards(regression.initialise(sleep.x), sleep.x, data)
-    held = estimate.hold(model, smoother, sleep, data, None)
-    gradient = eqx.filter_grad(lambda m: estimate.objective(m, sleep, held, None))(model)
+    smoother = regression.initialise(sleep.x).fit(sleep.x, data)
+    gradient = estimated_gradient(model, smoother, sleep, data, estimate)
     return flat(gradient), smoother.outside(data)
 
 
@@ -100,13 +99,13 @@ def error(step, regression, model, data, repeats, relative):
     found = [step(regression, model, data, jax.random.key(i)) for i in range(repeats)]
     errors = np.linalg.norm(np.stack([g for g, _ in found]) - exact, axis=1)
     size = float(np.linalg.norm(exact)) if relative else 1.0
-    return float(np.sqrt((errors**2).mean())) / size, float(np.mean([o for _, o in found]))
+    return root_mean_square(errors) / size, float(np.mean([o for _, o in found]))
 
 
 def measure(estimate, problems, repeats):
     step = eqx.filter_jit(lambda *arguments: estimated(estimate, *arguments))
     report = {}
-    for regression, (kernel, ridge) in REGRESSIONS.items():
+    for label, (kernel, ridge) in REGRESSIONS.items():
         rows = []
         for distance, (data, start) in problems.items():
             row = {"distance": "model's own" if distance is None else distance}
@@ -128,8 +127,8 @@ def measure(estimate, problems, repeats):
                     widened = float(jnp.exp(start.log_noise - MODEL.log_noise)[0])
                     row["its noise over the model's"] = round(widened, 2)
             rows.append(row)
-            print(type(estimate).__name__, regression, row, file=sys.stderr, flush=True)
-        report[regression] = rows
+            print(type(estimate).__name__, label, row, file=sys.stderr, flush=True)
+        report[label] = rows
     return report
 
 

@@ -28,10 +28,9 @@ import optax
 import alws
 from alws.features import Standardise
 from alws.kernels import SquaredExponential
-from alws.wake_sleep import ALWS_F, Adapt
 from alws_paper.images.grid import run_cell
 from alws_paper.images.plan import Cell, Plan
-from alws_paper.pinwheel import data as pinwheel
+from alws_paper.pinwheel.data import pinwheel
 from alws_paper.pinwheel.experiment import EXPERIMENT, Pinwheel, penalty
 
 CRITERIA = ("fixed", "objective", "gradient")
@@ -54,7 +53,7 @@ def fit_pinwheel(criterion, seconds, seed):
     """The score, and the steps taken in the time."""
     data_key, start_key, fit_key, score_key = jax.random.split(jax.random.key(seed), 4)
     data, _ = pinwheel(data_key, points_per_arm=SETTINGS.points_per_arm)
-    adapt = ALWS_F if criterion == "fixed" else Adapt(criterion=criterion)
+    adapt = alws.ALWS_F if criterion == "fixed" else alws.Adapt(criterion=criterion)
     kernel = SquaredExponential(Standardise.from_data(data))
     began = []
 

@@ -13,7 +13,7 @@ import json
 import jax
 import jax.numpy as jnp
 import optax
-from step import seconds_per_step
+from models import seconds_per_step
 
 import alws
 from alws.features import Network
@@ -22,6 +22,21 @@ from alws_paper.blowflies import experiment as ecology
 from alws_paper.blowflies.data import blowfly_counts
 from alws_paper.blowflies.features import summaries
 from alws_paper.neuron import experiment as hodgkin_huxley
+
+
+def seconds(start, data, settings, repeats, conditions=None):
+    def prepare():
+        return alws.prepare(
+            start,
+            data,
+            key=jax.random.key(0),
+            steps=10,
+            settings=settings,
+            conditions=conditions,
+            batch_size=1,
+        )
+
+    return seconds_per_step(prepare, repeats)[0]
 
 
 def neuron(times, sleep_samples, repeats):
@@ -38,8 +53,7 @@ def neuron(times, sleep_samples, repeats):
         adapt=alws.Adapt(),
     )
     start = hodgkin_huxley.HodgkinHuxley(hodgkin_huxley.START)
-    conditions = alws.Given(current[None])
-    return seconds_per_step(start, data, settings, 1, repeats, conditions)[0]
+    return seconds(start, data, settings, repeats, conditions=alws.Given(current[None]))
 
 
 def blowflies(times, sleep_samples, repeats):
@@ -54,7 +68,7 @@ def blowflies(times, sleep_samples, repeats):
         adapt=alws.ALWS_F,
         measure_every=10,
     )
-    return seconds_per_step(ecology.begin(times), data[None], settings, 1, repeats)[0]
+    return seconds(ecology.begin(times), data[None], settings, repeats)
 
 
 def measure(step, times, sleep_samples, repeats):
@@ -62,7 +76,7 @@ def measure(step, times, sleep_samples, repeats):
     return {
         "times": times,
         "sleep_samples": sleep_samples,
-        "seconds": whole,
+        "seconds": round(whole, 4),
         "growth_with_times": whole / step(times // 2, sleep_samples, repeats),
         "growth_with_sleep_samples": whole / step(times, sleep_samples // 2, repeats),
     }

@@ -1,10 +1,10 @@
-"""Error of the likelihood's gradient against seconds, for every gradient model: a figure and JSON.
+"""Error of the likelihood's gradient against seconds, for every regression: a figure and JSON.
 
     python benchmarks/gradient_error.py [DIRECTORY] [--quick]
 
 On the toy model of the `gradient` experiment, z ~ N(0, I), x | z ~ N(softplus(b·z) − ‖b‖², σ_x²),
 only s = b·z/‖b‖ ~ N(0, 1) matters, so that log p(x) is one integral over s, done on a fine grid.
-Each gradient model gets more and more sleep samples; the error is the root mean square, over sleep
+Each regression gets more and more sleep samples; the error is the root mean square, over sleep
 sets and over three b, of ‖g − exact‖/‖exact‖. Seconds are those of drawing, fitting and pulling;
 the bandwidth is set once, beforehand.
 """
@@ -14,15 +14,17 @@ import json
 import time
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from alws.runtime import one_lapack_thread
+from models import estimated_gradient, relative_error, root_mean_square
 
 import alws
 from alws.features import Network
 from alws.kernels import SquaredExponential
+from alws.regressions.base import one_lapack_thread
 from alws_paper.gradient.experiment import TRUE_B, TRUE_NOISE, Toy
 
 NOISE, RIDGE, DATA, REPEATS = 0.3, 0.01, 100, 10
@@ -34,8 +36,8 @@ def polynomial(x):
     return jnp.stack([x**i for i in range(1, 7)])
 
 
-def models():
-    """Every gradient model, and the numbers of sleep samples it is tried with."""
+def regressions():
+    """Every regression, and the numbers of sleep samples it is tried with."""
     kernel = SquaredExponential(track=False)
     return {
         "exact": (alws.regressions.KernelRidge(kernel, ridge=RIDGE), FEW),
@@ -58,6 +60,16 @@ def models():
     }
 
 
+def toy_at(b):
+    return Toy(jnp.array(b), jnp.array(NOISE))
+
+
+def observed():
+    """Data from the toy at its true parameters."""
+    true = Toy(jnp.array(TRUE_B), jnp.array(TRUE_NOISE))
+    return alws.draw(true, jax.random.key(0), DATA)[0].x
+
+
 def exact_gradient(b, x):
     """∇_b (1/M) Σ_m log ∫ N(s; 0, 1) N(x_m; softplus(‖b‖s) − ‖b‖², σ²) ds on a grid."""
     s = np.linspace(-8, 8, 4001)
@@ -68,26 +80,23 @@ def exact_gradient(b, x):
         logpdf = jax.scipy.stats.norm.logpdf
         return jax.nn.logsumexp(logpdf(s) + logpdf(x[:, None], mean, NOISE), axis=1).mean()
 
-    return jax.grad(log_likelihood)(b)
+    return np.asarray(jax.grad(log_likelihood)(jnp.array(b)))
 
 
-def estimate(model, x, b, key, number):
+def estimate(regression, x, b, key, number):
+    """∇_b J̄ at b, on so many sleep samples."""
     toy = Toy(b, jnp.array(NOISE))
     sleep, _ = alws.draw(toy, key, number)
-    smoother = model.fit(sleep.x)
-    held = alws.estimates.Natural().hold(toy, smoother, sleep, x, None)
-    return jax.grad(
-        lambda b: alws.estimates.Natural().objective(Toy(b, toy.noise), sleep, held, None)
-    )(b)
+    return estimated_gradient(toy, regression.fit(sleep.x), sleep, x).b
 
 
-def measure(model, number, x, exact):
+def measure(regression, number, x):
     """Root mean square relative error, and seconds for one gradient."""
     step = eqx.filter_jit(lambda model, b, key: estimate(model, x, b, key, number))
     errors, times = [], []
     for i, b in enumerate(PLACES):
-        first = alws.draw(Toy(jnp.array(b), jnp.array(NOISE)), jax.random.key(7), 500)[0].x
-        started = model.initialise(first)
+        first, exact = alws.draw(toy_at(b), jax.random.key(7), 500)[0].x, exact_gradient(b, x)
+        started = regression.initialise(first)
         for j in range(REPEATS):
             key = jax.random.key(100 * i + j)
             if i == j == 0:
@@ -95,8 +104,8 @@ def measure(model, number, x, exact):
             began = time.perf_counter()
             found = np.asarray(step(started, jnp.array(b), key))
             times.append(time.perf_counter() - began)
-            errors.append(np.linalg.norm(found - exact[i]) / np.linalg.norm(exact[i]))
-    return float(np.sqrt(np.mean(np.square(errors)))), float(np.median(times))
+            errors.append(relative_error(found, exact))
+    return root_mean_square(errors), float(np.median(times))
 
 
 def draw_figure(report, path):
@@ -131,15 +140,12 @@ def main():
     parser.add_argument("directory", nargs="?", default="runs/benchmarks", type=Path)
     parser.add_argument("--quick", action="store_true", help="the two smallest sizes only")
     arguments = parser.parse_args()
-    true = Toy(jnp.array(TRUE_B), jnp.array(TRUE_NOISE))
-    x = alws.draw(true, jax.random.key(0), DATA)[0].x
-    exact = [np.asarray(exact_gradient(jnp.array(b), x)) for b in PLACES]
-    report = {}
+    x, report = observed(), {}
     with one_lapack_thread():
-        for name, (model, sizes) in models().items():
+        for name, (regression, sizes) in regressions().items():
             rows = []
             for number in sizes[:2] if arguments.quick else sizes:
-                error, seconds = measure(model, number, x, exact)
+                error, seconds = measure(regression, number, x)
                 rows.append({"sleep_samples": number, "error": error, "seconds": seconds})
                 print(name, rows[-1], flush=True)
             report[name] = rows

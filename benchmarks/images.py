@@ -10,44 +10,36 @@ measured in a process of its own, so that its memory is its own; `--all` measure
 
 import argparse
 import json
-import multiprocessing
-import resource
 import time
 
-import jax
-from alws.runtime import enable_compilation_cache, one_lapack_thread
-from step import peak
+from machine import elsewhere, memory_gib
+from sizes import BATCH, LATENT
+from work import CONNECTED, exact
 
-from alws_paper.images import METHODS, Bounded, connected, convolutional
-
-LATENT, WIDTH, HIDDEN, PIXELS, FEATURES, SLEEP, BATCH = 16, 64, 512, 1024, 300, 2000, 100
+WIDTH = 64
+# Nothing that imports JAX is imported here: see `elsewhere`.
+METHODS = ("ALWS-F", "ALWS-A", "AL-P", "VAE", "VAE-SNF", "SIVI", "RWS", "WGAN-GP")
 BARS = {"dcgan": 3.0, "connected": 0.3}
 MEMORY_BAR = 4.0
-
-
-def products(kind):
-    """Multiplications and additions of one pass of the generator over one latent."""
-    if kind == "connected":
-        return 2 * (LATENT * HIDDEN + HIDDEN * HIDDEN + HIDDEN * PIXELS)
-    layers = [(4 * WIDTH, 2 * WIDTH, 16), (2 * WIDTH, WIDTH, 64), (WIDTH, 1, 256)]
-    return 2 * (LATENT * 4 * WIDTH * 16 + sum(16 * a * b * pixels for a, b, pixels in layers))
-
-
-def work(kind):
-    """Floating-point operations that a step of ALWS-F cannot do without."""
-    n, m = SLEEP, BATCH
-    total = 3 * n * products(kind)  # the generator forward once, backward twice that
-    total += 2 * (n + m) * PIXELS * FEATURES  # features
-    total += 2 * n * (n + m) * FEATURES  # distances
-    total += n**3 / 3 + 2 * n**2 * m  # factorisation, and a solve for each wake point
-    return total + 2 * n * m * (PIXELS + 1)  # cotangents
+LAYERS = [(4 * WIDTH, 2 * WIDTH, 16), (2 * WIDTH, WIDTH, 64), (WIDTH, 1, 256)]
+GENERATORS = {
+    "dcgan": 2 * (LATENT * 4 * WIDTH * 16 + sum(16 * a * b * pixels for a, b, pixels in LAYERS)),
+    "connected": CONNECTED,
+}
 
 
 def measure(name, kind, repeats):
-    """Best seconds of a step, seconds up to the end of the first, and the process's peak memory."""
-    enable_compilation_cache()
-    architecture = {"dcgan": convolutional, "connected": connected}[kind](Bounded())
-    method = METHODS[name](architecture)
+    """Best seconds of a step, seconds up to the end of the first, and this process's memory."""
+    import equinox as eqx
+    import jax
+
+    import alws
+    from alws.regressions.base import one_lapack_thread
+    from alws_paper import images
+
+    alws.enable_compilation_cache()
+    make = {"dcgan": images.convolutional, "connected": images.connected}[kind]
+    method = images.METHODS[name](make(images.Bounded()))
     keys = jax.random.split(jax.random.key(0))
     data = jax.random.normal(keys[0], (BATCH, 1, 32, 32))
     began = time.perf_counter()
@@ -64,29 +56,37 @@ def measure(name, kind, repeats):
     return {
         "seconds": round(min(times), 4),
         "first_step_seconds": round(first, 2),
-        "memory_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "memory_gib": round(memory_gib(), 2),
     }
 
 
-def alone(function, *args):
-    """The result of a function run in a fresh process."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, args)
+def measure_peak():
+    from step import peak
+
+    return peak()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two repeats instead of six")
+    parser.add_argument("--quick", action="store_true", help="connected only, two repeats")
     parser.add_argument("--all", action="store_true", help="every method, not ALWS-F alone")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--peak", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.peak or arguments.one:
+        one = arguments.one
+        print(json.dumps(measure_peak() if one is None else measure(*one[:2], int(one[2]))))
+        return
     repeats = 2 if arguments.quick else 6
-    ceiling = alone(peak)
+    ceiling = elsewhere(__file__, "--peak")
     report = {"peak_gflops": round(ceiling / 1e9, 1)}
     for kind, bar in BARS.items():
+        if arguments.quick and kind == "dcgan":
+            continue
         for name in METHODS if arguments.all else ["ALWS-F"]:
-            found = alone(measure, name, kind, repeats)
+            found = elsewhere(__file__, "--one", name, kind, repeats)
             if name == "ALWS-F":
-                flops = work(kind)
+                flops = exact(generator=GENERATORS[kind])
                 found["gflop"] = round(flops / 1e9, 2)
                 found["efficiency"] = round(flops / found["seconds"] / ceiling, 3)
                 found["bar_seconds"] = bar

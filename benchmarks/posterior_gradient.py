@@ -20,12 +20,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from alws.runtime import one_lapack_thread, use_large_pages
+from machine import use_large_pages
+from models import estimated_gradient
 
-from alws.estimates import Natural
+import alws
 from alws.features import Linear
-from alws.kernels.stationary import median_distance
-from alws.model import draw, log_joint
+from alws.kernels import median_distance
+from alws.regressions.base import one_lapack_thread
 from alws_paper.images.data.images import images
 from alws_paper.images.plan import Cell, Plan, method_of
 from alws_paper.images.trainer import train
@@ -43,7 +44,7 @@ def posterior_draws(model, x, key, chains, transitions):
         return z[jnp.argmin((mean**2).sum(axis=1) - 2 * x.reshape(len(x), -1) @ mean.T, axis=1)]
 
     slopes = jax.vmap(
-        jax.vmap(jax.value_and_grad(lambda z, x: log_joint(model, z, x, None)), (0, None))
+        jax.vmap(jax.value_and_grad(lambda z, x: alws.log_joint(model, z, x)), (0, None))
     )
 
     def transition(carry, key):
@@ -79,7 +80,7 @@ def posterior_gradient(model, x, z):
     """∇_θ of the mean of log p(z, x) over posterior draws, some at a time."""
 
     def objective(model, z):
-        values = jax.vmap(jax.vmap(lambda z, x: log_joint(model, z, x, None), (0, None)))(z, x)
+        values = jax.vmap(jax.vmap(lambda z, x: alws.log_joint(model, z, x), (0, None)))(z, x)
         return values.mean()
 
     gradients = jax.lax.map(lambda z: eqx.filter_grad(objective)(model, z), z)
@@ -88,9 +89,8 @@ def posterior_gradient(model, x, z):
 
 def regression_gradient(model, regression, x, key, number):
     """ALWS's gradient on one set of sleep samples."""
-    sleep, _ = draw(model, key, number)
-    held = Natural().hold(model, regression.fit(sleep.x), sleep, x, None)
-    return eqx.filter_grad(lambda m: Natural().objective(m, sleep, held, None))(model)
+    sleep, _ = alws.draw(model, key, number)
+    return estimated_gradient(model, regression.fit(sleep.x), sleep, x)
 
 
 def layers(gradient):
@@ -122,7 +122,7 @@ def on_components(regression, model, key):
     directions = np.linalg.svd(means - means.mean(axis=0), full_matrices=False)[2]
     features = Linear(jnp.asarray(directions[:COMPONENTS].T))
     found = eqx.tree_at(lambda g: g.kernel.features, regression, features)
-    median = median_distance(features(draw(model, key, 1000)[0].x))
+    median = median_distance(features(alws.draw(model, key, 1000)[0].x))
     return eqx.tree_at(lambda g: g.kernel.log_bandwidth, found, jnp.log(median))
 
 

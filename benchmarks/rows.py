@@ -17,19 +17,18 @@ from contextlib import nullcontext
 from functools import partial
 
 import equinox as eqx
+import gradient_error as toys
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import work
-from alws.runtime import enable_compilation_cache, one_lapack_thread
-from sizes import BATCH, FEATURES, HIDDEN, LATENT, PIXELS, RIDGE, SLEEP
-from step import Generator
+from models import estimated_gradient, image_step, relative_error, root_mean_square
+from sizes import SLEEP
 
 import alws
-from alws.features import Linear
-from alws.fit import _advance, _choose, _start, prepare
 from alws.kernels import SquaredExponential
+from alws.regressions.base import one_lapack_thread
 
 INDUCING, FREQUENCIES, RANK, ADAPTATION, PRODUCT = 500, 250, 300, 50, 2000
 REGRESSIONS = {
@@ -45,41 +44,30 @@ class ImageStep:
     """A step of this library; called for one step."""
 
     def __init__(self, name):
-        enable_compilation_cache()
-        keys = jax.random.split(jax.random.key(1), 3)
-        model = Generator(eqx.nn.MLP(LATENT, PIXELS, HIDDEN, 2, key=keys[0]), jnp.zeros(()))
-        data = jax.random.normal(keys[1], (1000, PIXELS))
-        features = Linear.random(keys[2], PIXELS, FEATURES, batch_norm=True)
-        kernel = SquaredExponential(features, track=False)
-        settings = alws.Settings(
-            REGRESSIONS[name](kernel, ridge=RIDGE),
-            optimiser=optax.adam(1e-3),
-            sleep_samples=SLEEP,
-            adapt=alws.Adapt() if name == "adapted" else alws.ALWS_F,
-            measure_every=1_000_000,
-        )
-        self.key = jax.random.key(0)
-        self.problem = prepare(model, data, self.key, 10, settings, None, BATCH)
-        algorithm = _choose(self.problem, 10, settings, None, self.key)
-        self.state, _ = _start(algorithm, self.problem, self.key, None)
-        self.chosen = self.problem.batch(0, (0,))
-        self._advance = eqx.filter_jit(partial(_advance, algorithm), numbers=self.problem.numbers)
+        alws.enable_compilation_cache()
+        adapt = alws.Adapt() if name == "adapted" else alws.ALWS_F
+        self.prepared = image_step(REGRESSIONS[name], adapt=adapt)
+        self.state, self.number = self.prepared.state, 0
 
     def __call__(self):
         with one_lapack_thread():
-            self.state, info = self._advance(self.state, self.problem, self.chosen, self.key)
+            self.state, info = self.prepared.step(self.state, self.number)
             jax.block_until_ready((eqx.filter(self.state, eqx.is_array), info))
+        self.number += 1
 
     def iterations(self):
         """How many conjugate gradients make, on a fresh set of sleep samples."""
 
         @eqx.filter_jit
         def count(state, x):
-            smoother = state.regression.fit(alws.draw(state.model, self.key, SLEEP)[0].x)
-            columns = smoother.kernel.gram(smoother.embedded, smoother._points(x))
-            return smoother.solve(columns).iterations
+            draws, _ = alws.draw(state.model, self.prepared.key, SLEEP)
+            smoother = state.regression.fit(draws.x)
+            kernel, sleep = smoother.kernel, smoother.embedded
+            points = kernel.clip_to_range(kernel.embed(x), sleep)
+            return smoother.solve(kernel.evaluate(sleep, points)).iterations
 
-        return int(count(self.state, self.problem.select(self.chosen)[0]))
+        problem = self.prepared.problem
+        return int(count(self.state, problem.data[: problem.batch_size]))
 
 
 def flops(name, step):
@@ -94,64 +82,54 @@ def flops(name, step):
 
 
 @eqx.filter_jit
-def toy_gradient(model, b, noise, sleep, wake):
+def toy_gradient(regression, toy, sleep, wake):
     """∇_b J̄ on the toy by one of this library's regressions, for these sleep samples."""
-    from alws_paper.gradient.experiment import Toy
-
-    held = alws.estimates.Natural().hold(Toy(b, noise), model.fit(sleep.x), sleep, wake, None)
-    return jax.grad(lambda b: alws.estimates.Natural().objective(Toy(b, noise), sleep, held, None))(
-        b
-    )
+    return estimated_gradient(toy, regression.fit(sleep.x), sleep, wake).b
 
 
-def toy_method(name, toy, ridge, wake, adaptation):
+def toy_method(name, toy, wake, adaptation):
     """Sleep samples to the gradient, for one row at one place."""
     first = alws.draw(toy, jax.random.key(7), 500)[0].x
-    model = REGRESSIONS.get(name, alws.regressions.KernelRidge)(
-        SquaredExponential(track=False), ridge=ridge
-    )
-    model = model.initialise(first)
+    kernel = SquaredExponential(track=False)
+    make = REGRESSIONS.get(name, alws.regressions.KernelRidge)
+    regression = make(kernel, ridge=toys.RIDGE).initialise(first)
     if name == "adapted":
-        settings = alws.Settings(model, optimiser=optax.sgd(0.0), sleep_samples=SLEEP)
+        settings = alws.Settings(regression, optimiser=optax.sgd(0.0), sleep_samples=SLEEP)
         key = jax.random.key(8)
         result = alws.fit(toy, wake, key=key, steps=adaptation, settings=settings, progress=False)
-        model = result.regression
+        regression = result.regression
     if name in REGRESSIONS:
-        return partial(own_gradient, model, toy, wake)
-    bandwidth = float(jnp.exp(model.kernel.log_bandwidth))
+        return partial(own_gradient, regression, toy, wake)
+    known = wake, float(jnp.exp(regression.kernel.log_bandwidth)), toys.RIDGE
     if name == "pytorch":
         from with_pytorch import toy_gradient as by_pytorch
 
-        return lambda sleep: by_pytorch(toy.b, toy.noise, sleep, wake, bandwidth, ridge)
+        return lambda sleep: by_pytorch(toy.b, toy.noise, sleep, *known)
     from with_scikit_learn import quicker
     from with_scikit_learn import toy_gradient as by_scikit_learn
 
     def gradient(sleep, threads=nullcontext):
         with threads():
-            return by_scikit_learn(toy.b, toy.noise, sleep, wake, bandwidth, ridge)
+            return by_scikit_learn(toy.b, toy.noise, sleep, *known)
 
     some = alws.draw(toy, jax.random.key(9), SLEEP)[0]
     return partial(gradient, threads=quicker(lambda: gradient(some)))
 
 
-def own_gradient(model, toy, wake, sleep):
+def own_gradient(regression, toy, wake, sleep):
     """By one of this library's regressions."""
     with one_lapack_thread():
-        return np.asarray(toy_gradient(model, toy.b, toy.noise, sleep, wake))
+        return np.asarray(toy_gradient(regression, toy, sleep, wake))
 
 
 def toy_error(name, quick):
     """Root mean square relative error of the gradient, and the median seconds for one."""
-    import gradient_error as toys
-
-    true = toys.Toy(jnp.array(toys.TRUE_B), jnp.array(toys.TRUE_NOISE))
-    wake = alws.draw(true, jax.random.key(0), toys.DATA)[0].x
-    draw = jax.jit(lambda toy, key: alws.draw(toy, key, SLEEP)[0])
+    wake, draw = toys.observed(), jax.jit(lambda toy, key: alws.draw(toy, key, SLEEP)[0])
     errors, times = [], []
     for i, b in enumerate(toys.PLACES):
-        toy = toys.Toy(jnp.array(b), jnp.array(toys.NOISE))
-        exact = np.asarray(toys.exact_gradient(toy.b, wake))
-        method = toy_method(name, toy, toys.RIDGE, wake, 2 if quick else ADAPTATION)
+        toy = toys.toy_at(b)
+        exact = toys.exact_gradient(b, wake)
+        method = toy_method(name, toy, wake, 2 if quick else ADAPTATION)
         for j in range(2 if quick else toys.REPEATS):
             sleep = jax.block_until_ready(draw(toy, jax.random.key(100 * i + j)))
             if i == j == 0:
@@ -159,8 +137,8 @@ def toy_error(name, quick):
             began = time.perf_counter()
             found = method(sleep)
             times.append(time.perf_counter() - began)
-            errors.append(np.linalg.norm(found - exact) / np.linalg.norm(exact))
-    return float(np.sqrt(np.mean(np.square(errors)))), float(np.median(times))
+            errors.append(relative_error(found, exact))
+    return root_mean_square(errors), float(np.median(times))
 
 
 def in_turn(step, repeats):

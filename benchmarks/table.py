@@ -16,6 +16,10 @@ same step (`with_scikit_learn.py`, `with_pytorch.py`) and need `pip install '.[b
 are compared with `baseline.json` (`baseline.py`); a row that seems slower is measured once more.
 With `--check` the exit code is 1 when one of this library's rows is slower, or nothing could be
 compared. `--store` measures everything three times and writes the baseline.
+
+`--save FILE` keeps the results as JSON. With `--results FILE ...` such files stand in for
+measurements, one for the table, several for `--store`. `--baseline FILE` takes another than
+`baseline.json`.
 """
 
 import argparse
@@ -23,14 +27,13 @@ import importlib.util
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 from pathlib import Path
 
-# The largest resident size of a process includes that of the one it was started from, up to then:
-# JAX, NumPy and the like are imported by the rows alone.
+# JAX, NumPy and the like are imported by the rows alone: see `elsewhere`.
 from baseline import compare, load, ratio, summarise, verdict
+from machine import elsewhere, memory_gib
 
 BASELINE = Path(__file__).with_name("baseline.json")
 OURS = {
@@ -116,22 +119,20 @@ def measure(name, quick):
         step = rows.ImageStep(name)
     step()
     step()
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    memory = memory_gib()
     from rows import finish
 
     return finish(name, step, memory, quick)
 
 
-def elsewhere(name, quick):
-    """A row in a process of its own: its result, or why there is none."""
+def in_its_own_process(name, quick):
+    """A row's result, or why there is none."""
     if not installed(name):
         return "not installed: pip install '.[bench]'"
-    command = [sys.executable, __file__, "--row", name, *(["--quick"] if quick else [])]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        print(done.stderr, file=sys.stderr)
-        return f"FAILED with exit code {done.returncode}: see above"
-    return json.loads(done.stdout.splitlines()[-1])
+    try:
+        return elsewhere(__file__, "--row", name, *(["--quick"] if quick else []))
+    except subprocess.CalledProcessError as error:
+        return f"FAILED with exit code {error.returncode}: see above"
 
 
 def run(names, quick):
@@ -139,7 +140,7 @@ def run(names, quick):
     results = {}
     for name in names:
         print(f"measuring {LABELS[name]} …", file=sys.stderr, flush=True)
-        results[name] = elsewhere(name, quick)
+        results[name] = in_its_own_process(name, quick)
     return results
 
 
@@ -163,6 +164,9 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="few repeats: does it run at all?")
     parser.add_argument("--rows", nargs="+", choices=LABELS, default=list(LABELS))
     parser.add_argument("--row", choices=LABELS, help=argparse.SUPPRESS)
+    parser.add_argument("--save", type=Path, help="keep the results in this file")
+    parser.add_argument("--results", type=Path, nargs="+", help="use these, measure nothing")
+    parser.add_argument("--baseline", type=Path, default=BASELINE)
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="exit with 1 if a row is slower")
     action.add_argument("--store", action="store_true", help="measure three times, and keep it")
@@ -172,24 +176,31 @@ def arguments():
     return found
 
 
+def store(runs, path):
+    """The baseline of some runs of the whole table."""
+    print("\n\n".join(layout(results) for results in runs))
+    failed = [n for n in OURS if any(not isinstance(r.get(n), dict) for r in runs)]
+    if failed:
+        print(f"No baseline was written: {', '.join(failed)} could not be measured.")
+        return 1
+    found = summarise([measured(results) for results in runs], machine())
+    path.write_text(json.dumps(found, indent=2) + "\n")
+    print(f"The baseline is in {path}.")
+    return 0
+
+
 def main():
     given = arguments()
     if given.row:
         print(json.dumps(measure(given.row, given.quick)))
         return 0
+    kept = [json.loads(path.read_text()) for path in given.results or ()]
     if given.store:
-        runs = [run(given.rows, False) for _ in range(3)]
-        print("\n\n".join(layout(results) for results in runs))
-        failed = [n for n in OURS if any(isinstance(results[n], str) for results in runs)]
-        if failed:
-            print(f"No baseline was written: {', '.join(failed)} could not be measured.")
-            return 1
-        found = summarise([measured(results) for results in runs], machine())
-        BASELINE.write_text(json.dumps(found, indent=2) + "\n")
-        print(f"The baseline is in {BASELINE}.")
-        return 0
-    stored = load(BASELINE)
-    results = again(stored, run(given.rows, given.quick), given.quick)
+        return store(kept or [run(given.rows, False) for _ in range(3)], given.baseline)
+    stored = load(given.baseline)
+    results = kept[0] if kept else again(stored, run(given.rows, given.quick), given.quick)
+    if given.save:
+        given.save.write_text(json.dumps(results, indent=2) + "\n")
     print(layout(results))
     message, fine = verdict(stored, measured(results), machine(), OURS)
     print(message)

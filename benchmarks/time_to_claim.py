@@ -26,15 +26,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from alws.runtime import one_lapack_thread
-from gradient_error import DATA, NOISE, PLACES, exact_gradient
+from gradient_error import NOISE, PLACES, exact_gradient, observed
+from models import relative_error, root_mean_square
 
 import alws
+from alws.regressions.base import one_lapack_thread
 from alws_paper.experiments import EXPERIMENTS
-from alws_paper.gradient.experiment import TRUE_B, TRUE_NOISE, Toy, by_regression
+from alws_paper.gradient.experiment import by_regression
 from alws_paper.run import Run
 
 GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
@@ -123,19 +125,18 @@ def whole_fit(name: str, preset: str, most: int) -> float:
 def estimate(preset: str, sets: int) -> tuple[float, float]:
     """Seconds of one estimate of the gradient experiment, and its relative error."""
     settings = EXPERIMENTS["gradient"].settings(preset)
-    x = alws.draw(Toy(jnp.array(TRUE_B), jnp.array(TRUE_NOISE)), jax.random.key(0), DATA)[0].x
-    noise = jnp.array(NOISE)
+    x, noise = observed(), jnp.array(NOISE)
     gradient = eqx.filter_jit(lambda b, key: by_regression(b, noise, x, key, settings))
     jax.block_until_ready(gradient(jnp.array(PLACES[0]), jax.random.key(0)))
     errors, times = [], []
     for place in PLACES:
-        exact = np.asarray(exact_gradient(jnp.array(place), x))
+        exact = exact_gradient(place, x)
         for key in jax.random.split(jax.random.key(1), sets):
             began = time.perf_counter()
             found = np.asarray(gradient(jnp.array(place), key))
             times.append(time.perf_counter() - began)
-            errors.append(np.linalg.norm(found - exact) / np.linalg.norm(exact))
-    return min(times), float(np.sqrt(np.mean(np.square(errors))))
+            errors.append(relative_error(found, exact))
+    return min(times), root_mean_square(errors)
 
 
 def held(claims: list[dict[str, Any]]) -> str:
