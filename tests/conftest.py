@@ -20,7 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from jaxtyping import install_import_hook
 
-CHECKED = ("devices", "estimates", "features", "kernels", "likelihoods", "natural_units")
+CHECKED = ("estimates", "features", "kernels", "likelihoods", "natural_units")
 CHECKED += ("regressions", "state_space", "wake_sleep")
 install_import_hook([f"alws.{name}" for name in CHECKED], "beartype.beartype")
 

@@ -63,7 +63,7 @@ def run(job):
     adam = optax.adam(0.05)
     settings = alws.Settings(
         REGRESSIONS[job.get("regression", "exact")](),
-        alws.contrib.Centred(alws.estimates.Joint(), points=24) if job.get("centred") else None,
+        alws.estimates.Centred(alws.estimates.Joint(), points=24) if job.get("centred") else None,
         optimiser=alws.natural_units(adam) if job.get("natural_units") else adam,
         sleep_samples=job.get("sleep_samples", 64),
         validation_samples=16,

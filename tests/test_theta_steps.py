@@ -92,6 +92,6 @@ def test_a_centred_estimate_asks_for_a_key(key):
     sleep, _ = alws.draw(START, key, 20, CONDITIONS[0])
     smoother = alws.regressions.KernelRidge(SquaredExponential()).initialise(sleep.x).fit(sleep.x)
     with pytest.raises(ValueError, match="must be given a key for its fresh draws"):
-        alws.contrib.Centred(alws.estimates.Natural(), 20).weigh(
+        alws.estimates.Centred(alws.estimates.Natural(), 20).weigh(
             START, smoother, sleep, DATA, CONDITIONS[0]
         )

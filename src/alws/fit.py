@@ -297,7 +297,8 @@ def prepare(
     check_log_prior(log_prior, placed)
     algorithm = _resolve(settings, model, data, size, steps, log_prior, key)
     with using(mesh):
-        state = eqx.filter_jit(lambda *args: on_every_device(algorithm.init(*args)))(placed, draws)
+        first = eqx.filter_jit(lambda model, draws: on_every_device(algorithm.init(model, draws)))
+        state = first(placed, draws)
         if state.regression is not None:
             follow(state.regression, state.model).check(draws.x)
     problem = Problem(data, conditions, draws, size, batch_size)

@@ -22,7 +22,16 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import (
+    Any,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeGuard,
+    TypeVar,
+    runtime_checkable,
+)
 
 import equinox as eqx
 import jax
@@ -36,16 +45,35 @@ R = TypeVar("R")
 
 
 @runtime_checkable
-class Model(Protocol):
-    """A model given by its simulator and its log joint density."""
+class Simulator(Protocol):
+    """What can be simulated."""
 
     def sample(self, key: Key[Array, ""], /, *condition: Any) -> tuple[PyTree, PyTree]:
         """One draw (z, x) from p_θ(z, x)."""
         ...
 
+
+@runtime_checkable
+class Density(Protocol):
+    """What has a log joint density."""
+
     def log_joint(self, z: PyTree, x: PyTree, /, *condition: Any) -> Float[Array, ""]:
         """log p_θ(z, x)."""
         ...
+
+
+@runtime_checkable
+class Prior(Protocol):
+    """What says the density of its latents by themselves."""
+
+    def log_prior(self, z: PyTree, /, *condition: Any) -> Float[Array, ""]:
+        """log p_θ(z)."""
+        ...
+
+
+@runtime_checkable
+class Model(Simulator, Density, Protocol):
+    """A model given by its simulator and its log joint density."""
 
 
 @runtime_checkable
@@ -81,7 +109,7 @@ def condition_arguments(condition: PyTree | None) -> tuple[PyTree, ...]:
     return () if condition is None else (condition,)
 
 
-def has_likelihood(model: AnyModel) -> bool:
+def has_likelihood(model: Any) -> TypeGuard[ExponentialFamilyModel]:
     """Whether the model gives the parts that the exponential-family split needs.
 
     Example: `has_likelihood(model)`, before asking for `model.likelihood(z)`.
@@ -92,8 +120,9 @@ def has_likelihood(model: AnyModel) -> bool:
 def sample(model: AnyModel, key: Key[Array, ""], condition: PyTree | None = None) -> Draws:
     """One draw (z, x) ~ p_θ, whichever way the model was given."""
     args = condition_arguments(condition)
-    if hasattr(model, "sample"):
+    if isinstance(model, Simulator):
         return Draws(*model.sample(key, *args))
+    assert has_likelihood(model)
     latent_key, observation_key = jax.random.split(key)
     z = model.sample_latent(latent_key, *args)
     return Draws(z, model.likelihood(z, *args).sample(observation_key))
@@ -104,8 +133,9 @@ def log_joint(
 ) -> Float[Array, ""]:
     """log p_θ(z, x), whichever way the model was given."""
     args = condition_arguments(condition)
-    if hasattr(model, "log_joint"):
+    if isinstance(model, Density):
         return model.log_joint(z, x, *args)
+    assert has_likelihood(model)
     return model.log_prior(z, *args) + model.likelihood(z, *args).log_prob(x)
 
 

@@ -82,7 +82,7 @@ def natural_units(
         steps = jax.tree.map(jnp.multiply, steps, scale)
         return steps, NaturalUnitsState(within, information, state.count + 1)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
 
 
 def units_of(optimiser_state: PyTree, parameters: PyTree[Array]) -> PyTree[Array]:

@@ -13,7 +13,17 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint, real
 
 from alws.devices import by_blocks
-from alws.model import Draws, condition_arguments, draw, finite, has_likelihood, log_joints
+from alws.model import (
+    Density,
+    Draws,
+    Model,
+    Simulator,
+    condition_arguments,
+    draw,
+    finite,
+    has_likelihood,
+    log_joints,
+)
 
 FEWEST_SLEEP_SAMPLES = 10
 
@@ -62,7 +72,7 @@ def check_model(model: Any) -> None:
             f"the model must be an equinox.Module, got {type(model).__name__}. Write it as "
             "`class MyModel(eqx.Module)` with its parameters as array fields."
         )
-    if not has_likelihood(model) and not (hasattr(model, "sample") and hasattr(model, "log_joint")):
+    if not has_likelihood(model) and not isinstance(model, Model):
         raise TypeError(
             f"{type(model).__name__} must have `sample(key) -> (z, x)` and `log_joint(z, x)`, or "
             "`sample_latent(key)`, `log_prior(z)` and `likelihood(z)`."
@@ -141,7 +151,7 @@ def match_data(
     model: Any, data: PyTree, key: Key[Array, ""], condition: PyTree | None = None
 ) -> PyTree[Array]:
     """The data as the model's own x: same structure and shapes, its dtypes. Refuse a mismatch."""
-    what = "`sample(key)`" if hasattr(model, "sample") else "`likelihood(z).sample(key)`"
+    what = "`sample(key)`" if isinstance(model, Simulator) else "`likelihood(z).sample(key)`"
     drawn = shape_of_draw(model, key, condition)
     data = as_arrays(data)
     if jax.tree.structure(drawn.x) != jax.tree.structure(data):
@@ -261,7 +271,7 @@ def shape_of_draw(model: Any, key: Key[Array, ""], condition: PyTree | None = No
     try:
         drawn = jax.eval_shape(lambda k: _draw(model, k, args), key)
     except TypeError as error:
-        name = "sample" if hasattr(model, "sample") else "sample_latent"
+        name = "sample" if isinstance(model, Simulator) else "sample_latent"
         if condition is None and _takes(model, name, True):  # with or without: it decides itself
             raise TypeError(f"{error} Pass `conditions=` if the model is conditional.") from error
         raise
@@ -281,7 +291,7 @@ def check_densities(model: Any, draw: Draws, condition: PyTree | None = None) ->
         _check_scalar("log_prior(z)", prior, "z")
         value = jax.eval_shape(lambda z, x: _likelihood(model, z, args).log_prob(x), *draw)
         _check_scalar("likelihood(z).log_prob(x)", value, "x")
-    if hasattr(model, "log_joint"):
+    if isinstance(model, Density):
         value = jax.eval_shape(lambda z, x: model.log_joint(z, x, *args), *draw)
         _check_scalar("log_joint(z, x)", value, "x")
         if not jnp.issubdtype(value.dtype, jnp.inexact):
@@ -309,7 +319,7 @@ def check_log_prior(log_prior: Any, model: Any) -> None:
 
 
 def _draw(model: Any, key: Key[Array, ""], args: tuple[PyTree, ...]) -> Any:
-    if hasattr(model, "sample"):
+    if isinstance(model, Simulator):
         return model.sample(key, *args)
     z = model.sample_latent(key, *args)
     return z, _likelihood(model, z, args).sample(key)

@@ -408,11 +408,10 @@ class WakeSleep:
             ).ravel()
 
         def objective(model: AnyModel) -> Array:
-            return self._over_conditions(
-                lambda kept, condition: self.estimate.objective(model, *kept, condition),
-                (done.draws, done.weights),
-                conditions,
-            ).mean()
+            def one(kept: tuple[Draws, Weights], condition: PyTree | None) -> Array:
+                return self.estimate.objective(model, *kept, condition)
+
+            return self._over_conditions(one, (done.draws, done.weights), conditions).mean()
 
         for i in range(self.theta_steps):
             if i > 0:

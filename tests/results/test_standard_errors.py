@@ -56,7 +56,7 @@ def fitted(key):
             regression=alws.regressions.KernelRidge(SquaredExponential(), ridge=ridge),
             algorithm=replace(
                 first.algorithm,
-                settings=replace(settings, sleep_samples=sleep_samples),
+                sleep_samples=sleep_samples,
                 log_prior=log_prior,
             ),
         )

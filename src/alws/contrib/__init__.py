@@ -1,6 +1,5 @@
 """What no default and no experiment uses: other estimates, weighted regressions, wide starts."""
 
-from alws.contrib.centred import Centred
 from alws.contrib.implicit import ImplicitNetwork
 from alws.contrib.importance import Importance
 from alws.contrib.over_dispersion import over_dispersed
@@ -8,7 +7,6 @@ from alws.contrib.reweighted import Reweighted
 from alws.contrib.shift import DensityRatio, MeanMatching, Shift
 
 __all__ = [
-    "Centred",
     "DensityRatio",
     "ImplicitNetwork",
     "Importance",

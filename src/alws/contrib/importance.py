@@ -21,7 +21,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.estimates import Cross, Estimate, Weights
-from alws.model import AnyModel, Draws, condition_arguments, has_likelihood, log_joint
+from alws.model import (
+    AnyModel,
+    Density,
+    Draws,
+    Prior,
+    condition_arguments,
+    has_likelihood,
+    log_joint,
+)
 from alws.regressions.base import Smoother
 
 
@@ -92,9 +100,7 @@ def log_likelihoods(
     Example: `jax.nn.logsumexp(log_likelihoods(model, sleep, x), axis=1)` is log N p̂(x).
     """
     args = condition_arguments(condition)
-    if not has_likelihood(model) and not (
-        hasattr(model, "log_prior") and hasattr(model, "log_joint")
-    ):
+    if not has_likelihood(model) and not (isinstance(model, Prior) and isinstance(model, Density)):
         raise TypeError(
             f"importance sampling needs p(x | z), and {type(model).__name__} gives only log p(z, x)"
             ". Give it `log_prior(z)` beside `log_joint(z, x)`, or `sample_latent`, `log_prior` and"
@@ -104,6 +110,7 @@ def log_likelihoods(
     def one(z: PyTree, point: PyTree) -> Array:
         if has_likelihood(model):
             return model.likelihood(z, *args).log_prob(point)
+        assert isinstance(model, Prior)
         return log_joint(model, z, point, condition) - model.log_prior(z, *args)
 
     return jax.lax.map(lambda point: jax.vmap(lambda z: one(z, point))(sleep.z), x)

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.model import AnyModel, in_own_precision, sample
+from alws.model import AnyModel, Prior, in_own_precision, sample
 from alws.results.hamiltonian import (
     Chains,
     Densities,
@@ -224,7 +224,7 @@ def _sweep(
 
 def _transforms(model: AnyModel, support: Any, key: Key[Array, ""]) -> list[Any]:
     """One transform for each leaf of z; refuse models that the path cannot be had for."""
-    if not hasattr(model, "log_prior"):
+    if not isinstance(model, Prior):
         raise TypeError(
             f"{type(model).__name__} must have `log_prior(z)` beside `log_joint(z, x)`, as the "
             "path goes from the prior to the posterior. Add that method."

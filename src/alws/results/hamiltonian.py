@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.model import AnyModel, log_joint, sample
+from alws.model import AnyModel, Prior, has_likelihood, log_joint, sample
 
 
 class Densities(NamedTuple):
@@ -75,6 +75,7 @@ def path_densities(model: AnyModel, transforms: list[Any], key: Key[Array, ""]) 
 
     Example: `path_densities(model, transforms, key).prior(u)`.
     """
+    assert isinstance(model, Prior)
     latent = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda k: sample(model, k).z, key))
     _, unravel = ravel_pytree(latent)
 
@@ -118,7 +119,10 @@ def from_prior(
     """Every chain at its own draw from the prior."""
     number = len(jax.tree.leaves(x)[0])
     keys = jax.random.split(key, number * chains)
-    draw = model.sample_latent if hasattr(model, "sample_latent") else lambda k: sample(model, k).z
+
+    def draw(key: Key[Array, ""]) -> PyTree:
+        return model.sample_latent(key) if has_likelihood(model) else sample(model, key).z
+
     u = jax.vmap(lambda k: unconstrained(transforms, draw(k)))(keys)
     return evaluate(density, x, u.reshape(number, chains, -1))
 
