@@ -151,7 +151,7 @@ class StateSpace(eqx.Module):
         Example: `_, states = model.states(z, x)`, then `states[t]` is what x_t was drawn from.
         """
         first = self.start(z.start)
-        if _inherits(self, "update") and _inherits(self, "feed_back") and self.observe_start:
+        if self.inherits("update") and self.inherits("feed_back") and self.observe_start:
             after = _prepend(first, z.steps)
             return jax.tree.map(lambda s: s[:-1], after), after
 
@@ -168,6 +168,13 @@ class StateSpace(eqx.Module):
         _, (before, after) = jax.lax.scan(step, state, (z.steps, *rest), unroll=self.unroll)
         return before, _prepend(first, after)
 
+    def inherits(self, method: str) -> bool:
+        """Whether a method is as this class has it, such as `update`, by which the state is z.
+
+        Example: `model.inherits("feed_back")`.
+        """
+        return getattr(type(self), method) is getattr(StateSpace, method)
+
     def _times(self, given: Given) -> int:
         """How many observations a sequence has; refuse what cannot be."""
         lengths = {len(leaf) for leaf in jax.tree.leaves(given)}
@@ -183,7 +190,7 @@ class StateSpace(eqx.Module):
                 f"{times}. Give it a field `times: int = eqx.field(static=True)`, or a control "
                 "input."
             )
-        if given.observed is not None and not _inherits(self, "feed_back"):
+        if given.observed is not None and not self.inherits("feed_back"):
             raise ValueError(
                 f"{type(self).__name__} feeds observations back into its state, so every time must "
                 "be observed. Make the missing ones latents of the model instead."
@@ -260,7 +267,3 @@ def _within(x: PyTree, given: Given) -> PyTree:
 
 def _padded(sequence: np.ndarray, length: int) -> np.ndarray:
     return np.pad(sequence, [(0, length - len(sequence)), *[(0, 0)] * (sequence.ndim - 1)])
-
-
-def _inherits(model: StateSpace, method: str) -> bool:
-    return getattr(type(model), method) is getattr(StateSpace, method)
