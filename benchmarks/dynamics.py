@@ -77,8 +77,8 @@ def measure(step, times, sleep_samples, repeats):
         "times": times,
         "sleep_samples": sleep_samples,
         "seconds": round(whole, 4),
-        "growth_with_times": whole / step(times // 2, sleep_samples, repeats),
-        "growth_with_sleep_samples": whole / step(times, sleep_samples // 2, repeats),
+        "growth_with_times": round(whole / step(times // 2, sleep_samples, repeats), 3),
+        "growth_with_sleep_samples": round(whole / step(times, sleep_samples // 2, repeats), 3),
     }
 
 
