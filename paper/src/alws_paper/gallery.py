@@ -1,6 +1,7 @@
 """The gallery: figure and claims of each experiment's last `desk` run, and tables of the claims."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from alws_paper.run import RunError
 START, END = "<!-- claims: start -->", "<!-- claims: end -->"
 HEAD = """# Claims
 
-Every claim against the last `desk` run of its experiment; `alws publish` writes this page.
+Every claim against the last `desk` run of its experiment; `alws-paper publish` writes this page.
 """
 NAMED = 4
 """How many claims that do not hold are named in the README; the gallery's table has them all."""
@@ -27,8 +28,8 @@ def publish(directory: Path, gallery: Path) -> Path:
     record = json.loads((directory / "settings.json").read_text())
     if record["preset"] != "desk":
         raise RunError(
-            f"the gallery shows desk runs, got preset {record['preset']!r}. Use `alws run "
-            f"{record['experiment']}`."
+            f"the gallery shows desk runs, got preset {record['preset']!r}. Use `alws-paper "
+            f"run {record['experiment']}`."
         )
     target = gallery / record["experiment"]
     target.mkdir(parents=True, exist_ok=True)
@@ -50,17 +51,19 @@ def claims_table(gallery: Path) -> str:
     return "\n".join(rows)
 
 
-def summary_table(gallery: Path) -> str:
-    """A Markdown table with a row for each experiment: how many claims hold, and which do not."""
+def summary_table(gallery: Path, link: str) -> str:
+    """A Markdown table with a row for each experiment: how many claims hold, and which do not.
+
+    `link` is the way to the gallery from the file that holds the table.
+    """
     rows = ["| experiment | claims that hold | what does not hold |", "|---|---|---|"]
     for name, claims in _all_claims(gallery).items():
         failed = [_cell(claim["claim"]) for claim in claims if not claim["holds"]]
-        link = f"[{name}]({gallery.as_posix()}/{name})"
         held = f"{len(claims) - len(failed)} of {len(claims)}"
         if len(failed) > NAMED:
-            more = f"[{len(failed) - NAMED + 1} more]({gallery.as_posix()}/README.md)"
+            more = f"[{len(failed) - NAMED + 1} more]({link}/README.md)"
             failed = [*failed[: NAMED - 1], more]
-        rows.append(f"| {link} | {held} | {'; '.join(failed)} |")
+        rows.append(f"| [{name}]({link}/{name}) | {held} | {'; '.join(failed)} |")
     return "\n".join(rows)
 
 
@@ -70,7 +73,8 @@ def update_readme(gallery: Path, readme: Path) -> None:
     if START not in text or END not in text:
         raise RunError(f"{readme} must hold the lines {START} and {END} around the table.")
     before, after = text.split(START)[0], text.split(END)[1]
-    readme.write_text(f"{before}{START}\n{summary_table(gallery)}\n{END}{after}")
+    link = Path(os.path.relpath(gallery, readme.parent)).as_posix()
+    readme.write_text(f"{before}{START}\n{summary_table(gallery, link)}\n{END}{after}")
     (gallery / "README.md").write_text(f"{HEAD}\n{claims_table(gallery)}\n")
 
 
