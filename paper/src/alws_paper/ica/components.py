@@ -2,15 +2,16 @@
 
     x = (W z − mean)/std + noise,   z_i ~ Lap(0, 1),
 
-W from FastICA on natural patches; mean and standard deviation are those of each pixel of W z.
+W by scikit-learn's FastICA (Hyvärinen & Oja 2000) on natural patches; mean and standard deviation
+are those of each pixel of W z.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from sklearn.decomposition import FastICA
 
-from alws_paper.ica.fast_ica import fast_ica
 from alws_paper.shared.natural import natural_patches
 
 
@@ -31,9 +32,27 @@ def natural_components(
     """
     cut = natural_patches(side, patches, seed)
     x = cut.reshape(len(cut), -1).astype(np.float64)
-    found = fast_ica(x - x.mean(axis=1, keepdims=True), number, seed=seed).components
+    found = independent_components(x - x.mean(axis=1, keepdims=True), number, seed)
     centred = found - found.mean(axis=0)
     return centred / np.linalg.norm(centred, axis=0)
+
+
+def independent_components(
+    data: Float[np.ndarray, "n entries"], number: int, seed: int
+) -> Float[np.ndarray, "entries components"]:
+    """The components of the leading principal subspace; their order and signs are arbitrary.
+
+    Example: `independent_components(sources @ mixing.T, 4, seed=0)` is `mixing`, scaled.
+    """
+    ica = FastICA(
+        number,
+        whiten="unit-variance",
+        whiten_solver="svd",
+        max_iter=500,
+        tol=1e-4,
+        random_state=seed,
+    )
+    return np.asarray(ica.fit(data).mixing_)
 
 
 def component_images(
