@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
-from alws.estimates import choose
 from alws.features import Linear
+from alws.fit import default_estimate
 from alws.kernels import SquaredExponential
-from alws.model import draw
-from alws.regressions import KernelRidge
-from alws.wake_sleep import ALWS_F, Adapt, Settings, WakeSleep
+from alws.model import AnyModel, draw
+from alws.regressions import KernelRidge, Regression
+from alws.wake_sleep import ALWS_F, Adapt, WakeSleep
 from alws_paper.images.protocol import MethodState
 
 
@@ -30,7 +30,7 @@ class Amortised:
     """
 
     name: str
-    start: Callable[[Key[Array, ""]], Any]
+    start: Callable[[Key[Array, ""]], AnyModel]
     adapt: Adapt = ALWS_F
     sleep_samples: int = 2000
     learning_rate: float = 1e-3
@@ -48,7 +48,7 @@ class Amortised:
         )
         regression = KernelRidge(SquaredExponential(features, track=False), ridge=self.ridge)
         draws, _ = draw(model, draw_key, self.sleep_samples)
-        state = self._algorithm(model, regression).init(model, draws, key)
+        state = self._algorithm(model, regression).init(model, draws)
         return MethodState(state, (), key, state.step, jnp.full((), jnp.nan))
 
     def step(self, state: MethodState, batch: Array) -> MethodState:
@@ -61,14 +61,16 @@ class Amortised:
     def generator(self, state: MethodState) -> Any:
         return state.learnt.model
 
-    def _algorithm(self, model: Any, regression: Any) -> WakeSleep:
-        settings = Settings(
+    def _algorithm(self, model: AnyModel, regression: Regression) -> WakeSleep:
+        return WakeSleep(
+            regression,
+            default_estimate(model),
+            optax.adam(self.learning_rate),
             sleep_samples=self.sleep_samples,
             validation_samples=self.validation_samples,
             adapt=self.adapt,
             measure_every=self.measure_every,
         )
-        return WakeSleep(regression, choose(model), optax.adam(self.learning_rate), settings)
 
 
 __all__ = ["Amortised"]

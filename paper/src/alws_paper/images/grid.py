@@ -24,7 +24,9 @@ import matplotlib.image
 import numpy as np
 from jaxtyping import Float
 
+import alws
 from alws import checkpoint as checkpoints
+from alws.regressions.base import one_lapack_thread
 from alws_paper.images.curves import Curve, Point, append_point, curve_of, read_points, write_points
 from alws_paper.images.data.images import Images, images
 from alws_paper.images.likelihood import COLUMNS, held_out
@@ -86,7 +88,8 @@ def run_cell(cell: Cell, plan: Plan, directory: Path, notice: Notice | None = No
         checkpoint=checkpoint,
     )
     if steps and steps not in (point.steps for point in read_points(curve)):
-        score(fit(steps=steps))  # it was stopped between checkpoint and score
+        with one_lapack_thread():  # it was stopped between checkpoint and score
+            score(fit(steps=steps))
     trained = fit(
         steps=plan.steps(number, cell.method),
         seconds=plan.seconds,
@@ -140,7 +143,7 @@ def run_grid(
 
     tell()
     if workers > 1:
-        _share(left, directory, cores[:workers], tell)
+        share(left, directory, cores[:workers], tell)
     else:
         for cell, plan in left:
             run_cell(cell, plan, directory, notice)
@@ -153,7 +156,7 @@ def _is_done(task: Task, directory: Path) -> bool:
     return (directory / task[0].name / "done.json").exists()
 
 
-def _share(tasks: list[Task], directory: Path, cores: list[int], tell: Callable[[], None]) -> None:
+def share(tasks: list[Task], directory: Path, cores: list[int], tell: Callable[[], None]) -> None:
     """Let one process on each core take tasks until there are none left."""
     context = multiprocessing.get_context("spawn")
     queue, allowed = context.Queue(), os.sched_getaffinity(0)
@@ -185,6 +188,7 @@ def _work(queue: Any, directory: Path, parent: int) -> None:
         if os.getppid() != parent:
             raise SystemExit("the process that shared out the runs is gone")
 
+    alws.enable_compilation_cache()
     while (task := queue.get()) is not None:
         cell, plan = task
         run_cell(cell, plan, directory, notice)
@@ -245,4 +249,4 @@ def _write(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-__all__ = ["Finished", "mosaic", "read_cell", "run_cell", "run_grid", "write_table"]
+__all__ = ["Finished", "mosaic", "read_cell", "run_cell", "run_grid", "share", "write_table"]

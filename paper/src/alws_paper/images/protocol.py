@@ -74,9 +74,7 @@ def rise(
     Example: `module, state, value = rise(objective, module, optax.adam(1e-3), state)`.
     """
     (_, reported), gradient = eqx.filter_value_and_grad(objective, has_aux=True)(module)
-    module, state, _ = update(
-        optimiser, module, gradient, state, jax.tree.map(jnp.ones_like, gradient)
-    )
+    module, state, _ = update(optimiser, module, gradient, state)
     return module, state, reported
 
 

@@ -4,16 +4,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from alws.runtime import enable_compilation_cache, one_lapack_thread
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from alws import checkpoint as checkpoints
+from alws.fit import batch, loop, seed_of
+from alws.regressions.base import one_lapack_thread
 from alws.validation import at_least
 from alws_paper.images.protocol import Method, MethodState
 
@@ -26,9 +26,31 @@ class Trained(NamedTuple):
     seconds: float
 
 
+class Stopwatch:
+    """The seconds that work took; of its own work, for a process held to one core.
+
+    What others do on the machine is then no loss.
+
+    Example: `watch = Stopwatch(); y = watch.measure(lambda: f(x)); watch.seconds`.
+    """
+
+    def __init__(self, seconds: float = 0.0):
+        """Go on from so many seconds."""
+        one = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1
+        self.clock = time.process_time if one else time.perf_counter
+        self.seconds = seconds
+
+    def measure(self, function: Callable[[], Any]) -> Any:
+        """The function's value, once it is there."""
+        began = self.clock()
+        value = jax.block_until_ready(function())
+        self.seconds += self.clock() - began
+        return value
+
+
 def train(
     method: Method,
-    data: Float[Array, "images *shape"],
+    data: Float[Array, "images ..."],
     *,
     key: Key[Array, ""],
     steps: int | None = None,
@@ -42,10 +64,18 @@ def train(
     """Take steps until there are `steps` of them or they have taken `seconds`, all runs together.
 
     Every epoch goes through the images in a fresh order. Only steps count towards the seconds, not
-    compilation, checkpoints or reports, and a process held to one core counts that core's seconds
-    of work, so that what others do on the machine is no loss. With a `checkpoint` that exists the
-    training goes on from it, bit for bit; it is written, and `report` called, every `every` steps,
-    or when `when(steps, seconds)` says so, and at the end.
+    compilation, checkpoints or reports.
+
+    Arguments:
+        method: what is trained.
+        data: the training images.
+        key: a JAX key, on which all random numbers depend.
+        steps, seconds: when to stop; at least one of them.
+        batch_size: how many images a step sees.
+        checkpoint: a file; if it exists, the training goes on from it, bit for bit.
+        every: the checkpoint is written, and `report` called, at each so many steps and at the end.
+        when: `when(steps, seconds)` says so instead of `every`.
+        report: what is called with the method as it is then.
 
     Example: `train(METHODS["VAE"](connected(Binary())), images, key=key, seconds=600)`.
     """
@@ -57,44 +87,48 @@ def train(
         raise ValueError(
             f"`batch_size` must be at most the number of images, {len(data)}; got {batch_size}."
         )
-    enable_compilation_cache()
-    state = eqx.filter_jit(lambda key, data: _strong(method.initialise(key, data)), once=True)(
-        key, data
-    )
-    done, spent, clock = 0, 0.0, _clock()
-    if checkpoint is not None and checkpoint.exists():
-        state, done, spent = _read(checkpoint, method, state)
-    seed = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
-    advance = eqx.filter_jit(lambda state, data, chosen: _strong(method.step(state, data[chosen])))
+    seed = seed_of(key)
 
-    def more() -> bool:
-        return (steps is None or done < steps) and (seconds is None or spent < seconds)
+    @eqx.filter_jit
+    def initialise(key: Key[Array, ""], data: Array) -> MethodState:
+        return _strongly_typed(method.initialise(key, data))
+
+    @eqx.filter_jit
+    def advance(state: MethodState, data: Array, chosen: Int[Array, " batch"] | None) -> Any:
+        return _strongly_typed(method.step(state, data if chosen is None else data[chosen]))
+
+    reached = Trained(initialise(key, data), 0, 0.0)
+    if checkpoint is not None and checkpoint.exists():
+        reached = _read(checkpoint, method, reached.state)
+    watch = Stopwatch(reached.seconds)
+
+    def more(number: int) -> bool:
+        return (steps is None or number < steps) and (seconds is None or watch.seconds < seconds)
+
+    def step(state: MethodState, number: int) -> tuple[MethodState, None]:
+        chosen = batch(number, len(data), batch_size, seed)
+        return watch.measure(lambda: advance(state, data, chosen)), None
+
+    def after(number: int, state: MethodState, _: None) -> bool:
+        nonlocal reached
+        reached = Trained(state, number, watch.seconds)
+        due = number % every == 0 if when is None else when(number, watch.seconds)
+        if due or not more(number):
+            if checkpoint is not None:
+                _write(checkpoint, method, reached)
+            if report is not None:
+                report(reached)
+        return False
 
     with one_lapack_thread():
-        if more():
-            jax.block_until_ready(advance(state, data, _batch(done, len(data), batch_size, seed)))
-        while more():
-            chosen = _batch(done, len(data), batch_size, seed)
-            began = clock()
-            state = jax.block_until_ready(advance(state, data, chosen))
-            spent += clock() - began
-            done += 1
-            due = done % every == 0 if when is None else when(done, spent)
-            if due or not more():
-                if checkpoint is not None:
-                    _write(checkpoint, method, Trained(state, done, spent))
-                if report is not None:
-                    report(Trained(state, done, spent))
-    return Trained(state, done, spent)
+        if more(reached.steps):  # compile, which is no part of the seconds
+            first = batch(reached.steps, len(data), batch_size, seed)
+            jax.block_until_ready(advance(reached.state, data, first))
+        loop(step, reached.state, start=reached.steps, more=more, after=after)
+    return reached
 
 
-def _clock() -> Callable[[], float]:
-    """The process's time on its core if it has one only; otherwise the clock on the wall."""
-    one = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1
-    return time.process_time if one else time.perf_counter
-
-
-def _strong(state: MethodState) -> MethodState:
+def _strongly_typed(state: MethodState) -> MethodState:
     """No weak types, which differ before and after a step and would have it compiled twice."""
     return jax.tree.map(
         lambda a: jax.lax.convert_element_type(a, a.dtype) if _is_number(a) else a, state
@@ -103,13 +137,6 @@ def _strong(state: MethodState) -> MethodState:
 
 def _is_number(leaf: object) -> bool:
     return eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # pyright: ignore
-
-
-def _batch(step: int, size: int, batch_size: int, seed: tuple[int, ...]) -> Array:
-    """Which images a step sees: its share of its epoch's order."""
-    epoch, position = divmod(step, size // batch_size)
-    order = np.random.default_rng((*seed, epoch)).permutation(size)
-    return jnp.asarray(order[position * batch_size :][:batch_size])
 
 
 def _write(path: Path, method: Method, trained: Trained) -> None:
@@ -127,4 +154,4 @@ def _read(path: Path, method: Method, state: MethodState) -> Trained:
     return Trained(checkpoints.load(path, state), header["steps"], header["seconds"])
 
 
-__all__ = ["Trained", "train"]
+__all__ = ["Stopwatch", "Trained", "train"]
