@@ -1,17 +1,16 @@
 import json
 from dataclasses import dataclass
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
-from test_data import real
-from typer.testing import CliRunner
+from paper_tools import invoke, real
 
 from alws import checkpoint
-from alws_paper import gallery
-from alws_paper.cli import app
+from alws_paper import cli, gallery
 from alws_paper.experiments import EXPERIMENTS, RunError, resume, start
 from alws_paper.run import Experiment, Run
 
-RUNNER = CliRunner()
 NEEDS = {
     "ica": "natural/bsds_train_val.zip",
     "architectures": "mnist/train-images-idx3-ubyte.gz",
@@ -20,10 +19,6 @@ NEEDS = {
     "matrix-factorisation": "mnist/train-images-idx3-ubyte.gz",
     "vae-posterior": "mnist/train-images-idx3-ubyte.gz",
 }
-
-
-def invoke(*arguments):
-    return RUNNER.invoke(app, [str(a) for a in arguments])
 
 
 def test_list_names_every_experiment():
@@ -106,6 +101,40 @@ def test_settings_and_checkpoint_cut_short_are_refused(tmp_path):
     assert (directory / "checkpoint.npz").read_bytes() == b"PK\x03\x04 cut"
 
 
+def test_what_was_trained_is_not_trained_again(tmp_path, capsys):
+    run, calls = Run(tmp_path, 0, progress=True), []
+
+    def train():
+        calls.append(1)
+        return {"weight": jnp.arange(3.0)}
+
+    for _ in range(2):
+        trained = run.once("rival", {"weight": jnp.zeros(3)}, train)
+        np.testing.assert_array_equal(trained["weight"], [0, 1, 2])
+    assert len(calls) == 1
+    assert capsys.readouterr().err == "training rival\n"
+    Run(tmp_path, 0, progress=False).tell("nothing")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("arguments", "begun_anew"), [(("run", "galton"), 1), (("list",), 0)])
+def test_long_commands_start_with_large_pages_and_a_cache(arguments, begun_anew, monkeypatch):
+    called = []
+    monkeypatch.setattr(cli.sys, "argv", ["alws-paper", *arguments])
+    monkeypatch.setattr(cli.os, "execv", lambda *_: called.append("anew"))
+    monkeypatch.setattr(cli.alws, "enable_compilation_cache", lambda: called.append("cache"))
+    monkeypatch.setattr(cli, "app", lambda: called.append("command"))
+    monkeypatch.setattr(cli.platform, "libc_ver", lambda: ("glibc", "2.39"))
+    monkeypatch.setenv("GLIBC_TUNABLES", "")  # to be put back at the end
+    monkeypatch.delenv("GLIBC_TUNABLES")
+    cli.main()
+    assert called == ["anew"] * begun_anew + ["cache", "command"]
+    called.clear()
+    monkeypatch.setenv("GLIBC_TUNABLES", "given")
+    cli.main()
+    assert called == ["cache", "command"]
+
+
 @dataclass(frozen=True)
 class Toy:
     steps: int = 2
@@ -144,8 +173,9 @@ def test_metrics_of_steps_to_be_done_again_are_taken_out(tmp_path, step, kept):
 
 
 def test_gallery_and_readme_table(tmp_path):
-    run, shown, readme = tmp_path / "run", tmp_path / "gallery", tmp_path / "README.md"
+    run, shown, readme = (tmp_path / name for name in ("run", "docs/gallery", "paper/README.md"))
     run.mkdir()
+    readme.parent.mkdir()
     record = {"experiment": "pinwheel", "preset": "desk"}
     claims = [{"claim": "a | b", "paper": "1", "measured": "2", "holds": False}]
     (run / "settings.json").write_text(json.dumps(record))
@@ -157,7 +187,7 @@ def test_gallery_and_readme_table(tmp_path):
     readme.write_text(f"before\n{gallery.START}\nformer\n{gallery.END}\nafter\n")
     gallery.update_readme(shown, readme)
     text = readme.read_text()
-    assert f"| [pinwheel]({shown.as_posix()}/pinwheel) | 0 of 1 | a \\| b |" in text
+    assert "| [pinwheel](../docs/gallery/pinwheel) | 0 of 1 | a \\| b |" in text
     whole = (shown / "README.md").read_text()
     assert "| [pinwheel](pinwheel) | a \\| b | 1 | 2 | **no** |" in whole
     assert "former" not in text
@@ -165,8 +195,8 @@ def test_gallery_and_readme_table(tmp_path):
     assert text.endswith("\nafter\n")
     claims = [{**claims[0], "claim": f"c{i}", "holds": i > 4} for i in range(7)]
     (shown / "pinwheel" / "claims.json").write_text(json.dumps(claims))
-    named = f"| 2 of 7 | c0; c1; c2; [2 more]({shown.as_posix()}/README.md) |"
-    assert named in gallery.summary_table(shown)
+    named = "| 2 of 7 | c0; c1; c2; [2 more](here/README.md) |"
+    assert named in gallery.summary_table(shown, "here")
     (run / "settings.json").write_text(json.dumps({**record, "preset": "quick"}))
     with pytest.raises(RunError, match="the gallery shows desk runs, got preset 'quick'"):
         gallery.publish(run, shown)

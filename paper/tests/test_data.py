@@ -3,23 +3,19 @@
 import gzip
 import hashlib
 import http.server
-import os
-import struct
 import threading
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from paper_tools import idx, jpegs, real
 from PIL import Image
 
-from alws_paper.shared import mnist
 from alws_paper.shared.files import DataError, DataFile, data_directory, fetch, locate, read
-from alws_paper.shared.mnist import fashion_mnist, read_idx
+from alws_paper.shared.mnist import fashion_mnist, mnist, read_idx
 from alws_paper.shared.natural import natural_patches
 
-BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
-REAL = Path(os.environ.get("ALWS_DATA") or BESIDE)
 CONTENT = b"all of these bytes belong together" * 100
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
@@ -28,12 +24,6 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 def directory(tmp_path, monkeypatch):
     monkeypatch.setenv("ALWS_DATA", str(tmp_path))
     return tmp_path
-
-
-def real(monkeypatch, name):
-    if not (REAL / name).exists():
-        pytest.skip(f"{name} is not in {REAL}; set ALWS_DATA to a directory that holds it")
-    monkeypatch.setenv("ALWS_DATA", str(REAL))
 
 
 def entries(directory):
@@ -146,12 +136,6 @@ def test_directory_that_cannot_be_made_is_reported(tmp_path, monkeypatch):
         fetch(DataFile("a.bin", url="file:///nowhere"))
 
 
-def idx(array):
-    return (
-        bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + bytes(array)
-    )
-
-
 def test_idx_round_trip_and_refusals():
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     np.testing.assert_array_equal(read_idx(idx(array)), array)
@@ -192,13 +176,6 @@ def test_real_test_images(monkeypatch, loader, folder, mean, first):
     assert labels[:5].tolist() == first
     assert images.mean() == pytest.approx(mean, abs=0.01)
     assert images.flags.writeable
-
-
-def jpegs(path, pictures):
-    with zipfile.ZipFile(path, "w") as archive:
-        for number, picture in enumerate(pictures):
-            with archive.open(f"pictures/{number}.jpg", "w") as member:
-                Image.fromarray(picture).save(member, "JPEG", quality=100)
 
 
 def test_patches_are_cut_from_the_photographs(directory):

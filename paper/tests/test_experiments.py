@@ -8,7 +8,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from alws_paper.gradient import experiment as gradient
-from alws_paper.pinwheel import data as pinwheel
+from alws_paper.pinwheel.data import pinwheel
 from alws_paper.pinwheel.experiment import Pinwheel, Settings, penalty
 from alws_paper.shared.mmd import mmd_squared, mmd_two_sample_test
 

@@ -16,7 +16,7 @@ def test_onnx_without_its_runtime_names_the_extra(tmp_path, monkeypatch):
     path = tmp_path / "network.onnx"
     path.write_bytes(b"")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"alws\[onnx\]"):
+    with pytest.raises(ImportError, match=r"alws-paper\[onnx\]"):
         OnnxExtractor(path, side=32)
 
 

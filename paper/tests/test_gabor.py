@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alws_paper.gabor import data as gabor
 from alws_paper.gabor.alignment import align, deviation_from_rotation, lengths, orientations
-from alws_paper.gabor.data import gabor_wavelets
+from alws_paper.gabor.data import gabor, gabor_wavelets
 
 
 def turned(number):

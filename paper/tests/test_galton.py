@@ -80,8 +80,9 @@ def test_gradient_from_simulations_is_that_of_the_exact_likelihood(table, key):
     def estimated(key):
         sleep, _ = alws.draw(start, key, 1000)
         smoother = alws.regressions.KernelRidge(alws.kernels.SquaredExponential()).fit(sleep.x)
-        held = Joint().hold(start, smoother, sleep, data, None)
-        return ravel_pytree(jax.grad(lambda b: Joint().objective(b, sleep, held, None))(start))[0]
+        weights = Joint().weigh(start, smoother, sleep, data, None)
+        slopes = jax.grad(lambda b: Joint().objective(b, sleep, weights, None))(start)
+        return ravel_pytree(slopes)[0]
 
     found = np.mean([estimated(k) for k in jax.random.split(key, 4)], axis=0)
     assert np.linalg.norm(found - exact) < 0.1 * np.linalg.norm(exact)
@@ -135,7 +136,12 @@ def test_claims_can_fail(board, table):
     assert holds(best, replace(exact, bend=1.3 * exact.bend)) == [True, True, False]
 
 
-def test_figure_is_drawn(board, table):
+def test_the_figure_shows_the_heaps_and_what_the_model_expects(board, table):
     errors = Galton.of((0.1,) * 4, ROWS)
-    figure = galton.figure(board, errors, board, table)
-    assert len(figure.axes) == 5
+    *_, heaps, parameters = galton.figure(board, errors, board, table).axes
+    bars = [bar.get_height() for bar in heaps.patches]
+    np.testing.assert_array_equal(bars, table.ravel())
+    dots = np.concatenate([line.get_ydata() for line in heaps.lines])
+    np.testing.assert_allclose(dots, table.sum() * landing(board).ravel(), rtol=1e-5)
+    labels = [text.get_text() for text in parameters.get_yticklabels()]
+    assert labels == [f"{name} {value}" for name, value in zip(NAMES, TRUTH, strict=True)]

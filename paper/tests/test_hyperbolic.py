@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 from scipy.stats import multivariate_normal
 
 import alws
+from alws.estimates import Natural
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
 from alws_paper.hyperbolic.experiment import OnDisk, Sphere, infer
@@ -24,6 +25,9 @@ class Scale(eqx.Module):
     """z ~ N(0, s² I) in the plane, x = z + noise: x ~ N(0, (s² + noise²) I)."""
 
     log_scale: jax.Array
+
+    def sample_latent(self, key):
+        return jnp.exp(self.log_scale) * jax.random.normal(key, (2,))
 
     def log_prior(self, z):
         return dist.Normal(jnp.zeros(2), jnp.exp(self.log_scale)).to_event(1).log_prob(z)
@@ -74,8 +78,8 @@ def test_regression_gives_the_exact_gradient_in_the_parameters_of_a_von_mises_fi
     def estimate(key):
         sleep, _ = alws.draw(model, key, 1000)
         smoother = alws.regressions.KernelRidge(SquaredExponential(), ridge=0.01).fit(sleep.x)
-        held = alws.estimates.Natural().hold(model, smoother, sleep, x, None)
-        value = eqx.filter_grad(lambda m: alws.estimates.Natural().objective(m, sleep, held, None))
+        weights = Natural().weigh(model, smoother, sleep, x, None)
+        value = eqx.filter_grad(lambda m: Natural().objective(m, sleep, weights, None))
         return value(model).natural
 
     found = estimate(jax.random.fold_in(FAST, 1))

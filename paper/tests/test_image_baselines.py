@@ -12,9 +12,9 @@ import optax
 import pytest
 
 from alws.likelihoods import Gaussian
-from alws.model import simulate
-from alws_paper.images.rivals.particles import particle_objective, simulator_loss
-from alws_paper.images.rivals.reweighted import sleep, wake
+from alws.model import log_joint, simulate
+from alws_paper.images.rivals.particles import particle_objective, particles, simulator_loss
+from alws_paper.images.rivals.reweighted import reweighted_objective, sleep, wake
 from alws_paper.images.rivals.sivi import SemiImplicit
 from alws_paper.images.rivals.sylvester import SylvesterEncoder, SylvesterStep, orthogonalise
 from alws_paper.images.rivals.wgan import gradient_penalty
@@ -62,11 +62,6 @@ def exact_encoder():
 def poor_encoder():
     best = exact_encoder()
     return Encoder(0.6 * best.weight, best.log_scale + 0.4)
-
-
-@pytest.fixture
-def quick():
-    return jax.random.key(0, impl="rbg")
 
 
 @eqx.filter_jit
@@ -297,3 +292,50 @@ def test_particle_loss_has_no_bias_from_few_particles(quick):
     error = np.std(found) / 20
     assert error < 0.1 * expected
     np.testing.assert_allclose(np.mean(found), expected, atol=4 * error)
+
+
+def test_directions_stand_for_the_whole_gradient(quick):
+    """E_v (v·a)(v·b) = a·b, so many directions give the mean of a_k·a_l over pairs k ≠ l."""
+    simulator, number = Affine(0.1 * jnp.ones((2, 3)), 0.3 * jnp.eye(2)), 4
+    sleep = simulate(MODEL, quick, 50)
+    made = particles(simulator, sleep.x, jax.random.split(quick)[0], number)
+
+    @jax.jit
+    def gradients(draws):
+        one = eqx.filter_grad(lambda model, z, x: log_joint(model, z, x))
+        found = jax.vmap(lambda z, x: one(MODEL, z, x))(*draws)
+        return jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(found)], 1)
+
+    apart = gradients(made).reshape(50, number, -1) - gradients(sleep)[:, None]
+    pairs = jnp.sum(apart.sum(axis=1) ** 2, axis=1) - jnp.sum(apart**2, axis=(1, 2))
+    exact = pairs.mean() / (number * (number - 1))
+    loss = eqx.filter_jit(simulator_loss)
+    found = loss(simulator, MODEL, sleep, quick, number=number, directions=3000)
+    np.testing.assert_allclose(found, exact, rtol=0.1)
+    with pytest.raises(ValueError, match="`directions` must be a whole number of at least 1"):
+        simulator_loss(simulator, MODEL, sleep, quick, number=number, directions=0)
+
+
+def test_the_objective_has_all_three_gradients(quick):
+    """θ: ∇ log p(x). φ, for q = N(Wx, s²): the mean over wake and sleep of E[(z − Wx)xᵀ]/s²,
+
+    where E[z | x] is known and, over the model, E[z xᵀ] = Aᵀ and E[x xᵀ] = AAᵀ + σ²I.
+    """
+    a, q, batch = MODEL.loadings, poor_encoder(), jnp.broadcast_to(X, (5000, 3))
+
+    @eqx.filter_jit
+    def gradients(both):
+        return eqx.filter_grad(
+            lambda b: reweighted_objective(b[0], b[1], batch, quick, proposals=100), has_aux=True
+        )(both)
+
+    (phi, theta), value = gradients((q, MODEL))
+    exact = eqx.filter_grad(lambda model: model.log_marginal(X))(MODEL)
+    np.testing.assert_allclose(theta.loadings, exact.loadings, atol=0.03)
+    np.testing.assert_allclose(theta.log_noise, exact.log_noise, atol=0.03)
+    np.testing.assert_allclose(value, MODEL.log_marginal(X), atol=0.02)
+    wake = jnp.outer(exact_encoder().weight @ X - q.weight @ X, X)
+    sleep = a.T - q.weight @ (a @ a.T + NOISE**2 * jnp.eye(3))
+    expected = (wake + sleep) / 2 / jnp.exp(2 * q.log_scale)[:, None]
+    np.testing.assert_allclose(phi.weight, expected, atol=0.06)
+    assert jnp.abs(expected).max() > 0.3

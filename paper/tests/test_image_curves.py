@@ -217,4 +217,4 @@ def test_the_figure_shows_every_dot_and_names_the_network():
 @pytest.mark.parametrize(("cores", "clock"), [({3}, "process_time"), ({0, 1}, "perf_counter")])
 def test_a_process_held_to_one_core_counts_its_work(cores, clock, monkeypatch):
     monkeypatch.setattr(trainer.os, "sched_getaffinity", lambda pid: cores, raising=False)
-    assert trainer._clock() is getattr(time, clock)
+    assert trainer.Stopwatch().clock is getattr(time, clock)

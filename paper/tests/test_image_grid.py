@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_cli import invoke
-from test_data import real
+from paper_tools import invoke, real
 
 from alws_paper.experiments import EXPERIMENTS
 from alws_paper.images import Amortised, Cell, Plan, grid, run_cell, run_grid, train
@@ -241,6 +240,6 @@ def test_workers_share_the_cells(tmp_path, monkeypatch):
     plan = replace(SMALL, methods=("VAE", "SIVI"), data_size=100, annealed=0)
     core = min(grid.os.sched_getaffinity(0))
     tasks, told = [(cell, plan) for cell in plan.cells()], []
-    grid._share(tasks, tmp_path, [core, core], lambda: told.append(1))
+    grid.share(tasks, tmp_path, [core, core], lambda: told.append(1))
     assert told
     assert [len(run_cell(*task, tmp_path).curve.steps) for task in tasks] == [3, 3]

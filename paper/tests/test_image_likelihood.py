@@ -1,7 +1,6 @@
 """The held-out likelihood of generators: σ refitted, against its exact maximum."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,14 +12,9 @@ from alws_paper.images import Binary, Connected, ImageModel, Unbounded, refit_no
 LATENT, SIDE, NOISE = 4, 6, 0.3
 
 
-@pytest.fixture
-def key():
-    return jax.random.key(0, impl="rbg")
-
-
-def test_refitted_noise_is_that_of_largest_likelihood(key):
+def test_refitted_noise_is_that_of_largest_likelihood(quick):
     """x = Wz + b + σε has p(x) = N(b, WWᵀ + σ²I), to be maximised over σ alone."""
-    network = Connected((1, SIDE, SIDE), layers=0, latent=LATENT, key=key)
+    network = Connected((1, SIDE, SIDE), layers=0, latent=LATENT, key=quick)
     w, b = (np.asarray(a, float) for a in (network.network.layers[0].weight, network(jnp.zeros(4))))
     generator, b = np.random.default_rng(0), b.ravel()
     x = generator.normal(size=(40, LATENT)) @ w.T + b
@@ -34,12 +28,12 @@ def test_refitted_noise_is_that_of_largest_likelihood(key):
     images = jnp.asarray(x.reshape(-1, 1, SIDE, SIDE), jnp.float32)
     for start in (1.0, 0.1):  # from above and from below, compiled once
         model = ImageModel(network, Unbounded(start), LATENT)
-        found = refit_noise(model, images, key=key, temperatures=30, further=80)
+        found = refit_noise(model, images, key=quick, temperatures=30, further=80)
         np.testing.assert_allclose(jnp.exp(found.output.log_noise), best, rtol=0.02)
         assert eqx.tree_equal(found.network, model.network)
 
 
-def test_binary_pixels_have_no_noise_to_refit(key):
-    model = ImageModel(Connected((1, 2, 2), hidden=2, key=key), Binary(), 16)
+def test_binary_pixels_have_no_noise_to_refit(quick):
+    model = ImageModel(Connected((1, 2, 2), hidden=2, key=quick), Binary(), 16)
     with pytest.raises(TypeError, match=r"Gaussian noise to refit, got Binary\. Use Bounded"):
-        refit_noise(model, jnp.zeros((1, 1, 2, 2)), key=key)
+        refit_noise(model, jnp.zeros((1, 1, 2, 2)), key=quick)

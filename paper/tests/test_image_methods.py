@@ -51,11 +51,6 @@ def numbers(tree):
     return [np.asarray(a) for a in jax.tree.leaves(tree) if eqx.is_inexact_array(a)]
 
 
-@pytest.fixture
-def quick():
-    return jax.random.key(0, impl="rbg")
-
-
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_step_keeps_the_shapes_of_its_state(name, quick):
     method, data = build(name), images()

@@ -22,11 +22,6 @@ from alws_paper.images import (
 )
 
 
-@pytest.fixture
-def quick():
-    return jax.random.key(0, impl="rbg")
-
-
 def test_dcgan_is_a_stack_of_transposed_convolutions(quick):
     key = quick
     channels = 3

@@ -9,13 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from paper_tools import REAL, real
 from PIL import Image
 from scipy.linalg import sqrtm
-from test_data import REAL, real
 
-import alws_paper.images.scores.lenet
-from alws_paper.images.data import images
-from alws_paper.images.scores import image_scores
+from alws_paper.images import images
+from alws_paper.images.scores import lenet
+from alws_paper.images.scores.distances import (
+    frechet_distance,
+    gaussian_frechet_distance,
+    image_scores,
+    kernel_distance,
+    polynomial_mmd_squared,
+)
 from alws_paper.images.scores.efficientnet import (
     EfficientNet,
     convolution,
@@ -23,12 +29,6 @@ from alws_paper.images.scores.efficientnet import (
     expected_shapes,
 )
 from alws_paper.images.scores.extractors import extract
-from alws_paper.images.scores.image_scores import (
-    frechet_distance,
-    gaussian_frechet_distance,
-    kernel_distance,
-    polynomial_mmd_squared,
-)
 from alws_paper.images.scores.lenet import LOADERS, LeNet, accuracy, load_lenet, moved, save_lenet
 from alws_paper.shared.files import DataError
 
@@ -135,7 +135,7 @@ def test_lenet_convolves_and_is_saved_as_it_is(tmp_path, key):
     assert recorded == 0.5
     np.testing.assert_allclose(loaded(x), network(x), rtol=0.02, atol=0.02)
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="must be a whole file written by `alws lenet`"):
+    with pytest.raises(ValueError, match="must be a whole file written by `alws-paper lenet`"):
         load_lenet(path, "mnist")
 
 
@@ -155,7 +155,7 @@ def test_moved_images_keep_their_pixels(key):
 @pytest.mark.parametrize(("task", "bar"), [("mnist", 0.99), ("fashion", 0.90)])
 def test_networks_in_the_package_classify(monkeypatch, task, bar):
     real(monkeypatch, {"mnist": "mnist", "fashion": "fashion-mnist"}[task])
-    path = Path(alws_paper.images.scores.lenet.__file__).parent / "weights" / f"lenet-{task}.npz"
+    path = Path(lenet.__file__).parent / "weights" / f"lenet-{task}.npz"
     network, recorded = load_lenet(path, task)
     assert recorded >= bar
     pixels, labels = (array[::10] for array in LOADERS[task]("test"))

@@ -8,12 +8,12 @@ import zipfile
 
 import numpy as np
 import pytest
+from paper_tools import idx, jpegs, real
 from PIL import Image
-from test_data import idx, jpegs, real
 
-from alws_paper.images.data import celeba, images
-from alws_paper.images.data.celeba import celeba_names
+from alws_paper.images.data.celeba import celeba, celeba_names
 from alws_paper.images.data.cifar import FOLDER, RECORD, cifar10, read_cifar
+from alws_paper.images.data.images import images
 from alws_paper.shared.files import DataError, DataFile
 
 

@@ -38,11 +38,6 @@ def theirs_down(layer, x):
     return other(x)
 
 
-@pytest.fixture
-def quick():
-    return jax.random.key(0, impl="rbg")
-
-
 def both(make, theirs, quick, kernel, stride, padding, side):
     """Values and gradients of a batch through our layer and theirs, chunks of two examples."""
     layer = make(3, 2, kernel=kernel, stride=stride, padding=padding, key=quick)

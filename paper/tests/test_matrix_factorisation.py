@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-import pytest
 from scipy import stats
 from scipy.special import gammaln
 
@@ -16,17 +15,12 @@ from alws_paper.factorisation.experiment import Factorisation, claim, flip, mosa
 LIMIT = np.log((1 - 1e-4) / 1e-4)
 
 
-@pytest.fixture
-def key():
-    return jax.random.key(0, impl="rbg")
-
-
-def test_model_and_penalty_are_those_of_numpyro(key):
-    model = Factorisation.start(key, 7)
+def test_model_and_penalty_are_those_of_numpyro(quick):
+    model = Factorisation.start(quick, 7)
     assert (model.weights > 0).all()
     np.testing.assert_allclose(np.median(model.weights), 0.03, rtol=0.1)
-    z = model.sample_latent(key)
-    x = model.likelihood(z).sample(key)
+    z = model.sample_latent(quick)
+    x = model.likelihood(z).sample(quick)
     logits = model.weights @ jax.scipy.special.logit(z) + 0.1
     expected = dist.Bernoulli(logits=logits).log_prob(x).sum()
     np.testing.assert_allclose(model.likelihood(z).log_prob(x), expected, rtol=1e-4)
@@ -118,7 +112,7 @@ def test_bound_of_the_vae_lies_below_the_likelihood_and_rises_to_it():
     assert bounds.shape == (400,)
 
 
-def test_the_bayesian_model_learns(key):
+def test_the_bayesian_model_learns():
     """Two patterns of eight pixels: the bound rises well above that of independent pixels."""
     patterns = np.repeat([[1.0, 0.0], [0.0, 1.0]], 4, axis=1)
     data = jnp.array(patterns[np.arange(200) % 2])
@@ -136,19 +130,19 @@ def test_the_bayesian_model_learns(key):
     assert weights.expected.max() > 1
 
 
-def test_recovery_takes_the_maximum_of_the_joint(key):
+def test_recovery_takes_the_maximum_of_the_joint(quick):
     """A logistic regression for each image: the gradient vanishes where z is not at its edge."""
-    weights = jax.nn.softplus(jax.random.normal(key, (784, 3)))
+    weights = jax.nn.softplus(jax.random.normal(quick, (784, 3)))
     model = Factorisation(weights / 10, jnp.zeros(784))
     x = jax.vmap(lambda k: model.likelihood(model.sample_latent(k)).sample(k))(
-        jax.random.split(key, 4)
+        jax.random.split(quick, 4)
     )
     found = recover(model, x, 300)
     residual = np.asarray(x) - found
     np.testing.assert_allclose(residual @ np.asarray(model.weights), 0, atol=0.2)
 
 
-def test_flip_and_mosaic(key):
+def test_flip_and_mosaic():
     x = jnp.zeros((50, 784))
     np.testing.assert_allclose(flip(x, 0.1, 0).mean(), 0.1, atol=0.01)
     images = np.arange(25)[:, None] * np.ones((25, 784))

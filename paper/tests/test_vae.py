@@ -44,11 +44,6 @@ def exact_log_likelihood(x):
     return multivariate_normal(np.zeros(3), LOADINGS @ LOADINGS.T + NOISE**2 * np.eye(3)).logpdf(x)
 
 
-@pytest.fixture
-def quick():
-    return jax.random.key(0, impl="rbg")
-
-
 @eqx.filter_jit
 def elbo(encoder, x, key):
     """The ELBO of one observation to two digits or more."""
