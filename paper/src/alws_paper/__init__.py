@@ -1,0 +1,1 @@
+"""The experiments of Amortised Learning by Wake-Sleep, one folder a section."""

@@ -9,21 +9,24 @@ import json
 import math
 import operator
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
+from rich.console import Console
 
 import alws
 from alws import checkpoint
 from alws.callbacks import Callback, MetricsFile, Report
 
-PRESETS = ("quick", "desk", "paper")
+Trained = TypeVar("Trained")
+
 OWN = "own"
 """What stands for the preset in the record of a run with settings of the user's own."""
 OF_A_FIT = "refused_steps"
@@ -113,6 +116,29 @@ class Run:
             _write(path, "".join(line + "\n" for line in kept))
         return MetricsFile(path, trace)
 
+    def once(self, name: str, like: Trained, train: Callable[[], Trained]) -> Trained:
+        """What `train()` gives; a run that was stopped takes what it has trained already.
+
+        Arguments:
+            name: that of the file it is kept in, without `.npz`.
+            like: a pytree with arrays of the same shapes, to read the file by.
+            train: called unless the file is there.
+
+        Example: `run.once("sin", start, lambda: fit_sin(start, data, key=key))`.
+        """
+        path = self.directory / f"{name}.npz"
+        if path.exists():
+            return checkpoint.load(path, like)
+        self.tell(f"training {name}")
+        trained = train()
+        checkpoint.save(path, trained, {"trained": name})
+        return trained
+
+    def tell(self, message: str, end: str = "\n") -> None:
+        """Say on the terminal how far the run is, where progress is shown."""
+        shown = sys.stderr.isatty() if self.progress is None else self.progress
+        Console(stderr=True, quiet=not shown).print(message, highlight=False, end=end)
+
     def log(self, step: int, steps: int, **metrics: float) -> None:
         """Append a line to the run's metrics, for work that is not a fit; once if done again."""
         file = MetricsFile(self.directory / "metrics.jsonl")
@@ -158,8 +184,8 @@ def start(
             )
     if directory.exists() and any(directory.iterdir()):
         raise RunError(
-            f"the run directory {directory} already exists and is not empty. Go on with `alws "
-            f"resume {directory}`, or choose another with --out; nothing was changed."
+            f"the run directory {directory} already exists and is not empty. Go on with "
+            f"`alws-paper resume {directory}`, or choose another with --out; nothing was changed."
         )
     directory.mkdir(parents=True, exist_ok=True)
     record = {
@@ -180,8 +206,8 @@ def resume(
     path = directory / "settings.json"
     if not path.exists():
         raise RunError(
-            f"{directory} is not a run directory: it has no settings.json. Start a run with `alws "
-            "run EXPERIMENT --out DIR`."
+            f"{directory} is not a run directory: it has no settings.json. Start a run with "
+            "`alws-paper run EXPERIMENT --out DIR`."
         )
     try:
         record = json.loads(path.read_text())

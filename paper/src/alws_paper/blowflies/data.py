@@ -15,5 +15,5 @@ def blowfly_counts() -> Float[np.ndarray, "180"]:
 
     Example: `blowfly_counts()[:3]` is 948, 942, 911.
     """
-    text = resources.files("alws.data").joinpath("blowfly.csv").read_text()
+    text = resources.files("alws_paper.blowflies").joinpath("blowfly.csv").read_text()
     return np.loadtxt(text.splitlines(), delimiter=",", skiprows=1, usecols=1)

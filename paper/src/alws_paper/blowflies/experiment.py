@@ -8,7 +8,7 @@ dynamics; the 20 counts before the first are parameters, between 0 and 1, the la
 The paper's equation leaves out e_t, which its text defines.
 
 One sequence is never near another, so the regression is linear in what an ecologist would look at
-(`ecology_features.py`). The fit begins with all parameters 1, as the authors' did, and has the
+(`features.py`). The fit begins with all parameters 1, as the authors' did, and has the
 prior that the other methods have. Without it the likelihood's highest maximum is a delay of 17
 counts without crowding, N0 → ∞ (found by quadrature, to which this model yields): such a population
 dies out or explodes without the data. The delays are held alike for the first steps, until the
@@ -34,7 +34,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
 import alws
 from alws.features import Network
-from alws_paper.blowflies import rivals as blowflies
+from alws_paper.blowflies import rivals
 from alws_paper.blowflies.closeness import Closeness, closeness
 from alws_paper.blowflies.data import blowfly_counts
 from alws_paper.blowflies.features import LONGEST, summaries
@@ -49,24 +49,6 @@ MEASURES = {
     "statistics": "the distance of ten published statistics",
     "mmd": "the MMD² of windows of 20 counts",
 }
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; `paper` has the steps, samples and learning rate of the authors."""
-
-    steps: int
-    sleep_samples: int
-    learning_rate: float = 0.05
-    hold_delays: int = 200
-    ridge: float = 0.2
-    sparsity: float = 0.03
-    k2_draws: int = 20_000
-    pilot_draws: int = 10_000
-    chains: int = 16
-    chain_steps: int = 80
-    chain_simulations: int = 200
-    simulations: int = 1000
 
 
 class LogGamma(dist.Gamma):
@@ -149,24 +131,58 @@ def log_prior(model: Blowflies, largest: float, sparsity: float) -> Float[Array,
     logs = model.logs | {"N0": model.logs["N0"] + np.log(largest)}
     names = ("P", "delta", "N0", "sigma_d", "sigma_p")
     values = jnp.stack([logs[name] for name in names])
-    mean, deviation = blowflies.PRIOR_MEAN[:5], blowflies.PRIOR_DEVIATION[:5]
+    mean, deviation = rivals.PRIOR_MEAN[:5], rivals.PRIOR_DEVIATION[:5]
     density = jax.scipy.stats.norm.logpdf(values, jnp.array(mean), jnp.array(deviation)).sum()
     return density - sparsity * jax.nn.log_softmax(model.logits).sum()
 
 
-def optimiser(settings: Settings) -> optax.GradientTransformation:
-    """Adam with a decaying rate, which for the delays is zero at first and threefold then."""
-    rate = optax.cosine_decay_schedule(settings.learning_rate, settings.steps)
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; `paper` has the steps, samples and learning rate of the authors."""
 
-    def late(step: ArrayLike) -> Array:
-        return jnp.where(jnp.asarray(step) < settings.hold_delays, 0.0, 3 * rate(step))
+    steps: int
+    sleep_samples: int
+    learning_rate: float = 0.05
+    hold_delays: int = 200
+    ridge: float = 0.2
+    sparsity: float = 0.03
+    k2_draws: int = 20_000
+    pilot_draws: int = 10_000
+    chains: int = 16
+    chain_steps: int = 80
+    chain_simulations: int = 200
+    simulations: int = 1000
 
-    def groups(model: Blowflies) -> Blowflies:
-        return eqx.tree_at(lambda m: m.logits, jax.tree.map(lambda _: "rest", model), "delays")
 
-    each: dict[Hashable, optax.GradientTransformation]
-    each = {"rest": optax.adam(rate), "delays": optax.adam(late)}
-    return optax.chain(optax.clip_by_global_norm(10.0), optax.multi_transform(each, groups))
+def run(settings: Settings, run: Run) -> list[Claim]:
+    """Fit the counts three ways, simulate from each fit, compare the sequences with the counts."""
+    keys = jax.random.split(jax.random.key(run.seed + 1), 3)
+
+    counts = blowfly_counts()
+    data = jnp.asarray(counts, jnp.float32)
+
+    k2 = rivals.by_k2(data, key=keys[1], draws=settings.k2_draws, simulations=settings.simulations)
+    synthetic = rivals.by_synthetic_likelihood(
+        data,
+        key=keys[2],
+        pilot_draws=settings.pilot_draws,
+        chains=settings.chains,
+        steps=settings.chain_steps,
+        chain_simulations=settings.chain_simulations,
+        simulations=settings.simulations,
+    )
+    model = by_alws(counts, settings, run)
+    longer = replace(model, times=2 * len(counts))
+    drawn, _ = eqx.filter_jit(alws.draw)(longer, keys[0], settings.simulations)
+    ours = np.asarray(drawn.x) * counts.max()
+
+    simulated = {ALWS: {"fitted": ours[:, : len(counts)]}, K2: k2, SYNTHETIC: synthetic}
+    scores = {method: closeness(each, data) for method, each in simulated.items()}
+    rows = {rival: best(scores[rival], "statistics")[0] for rival in (K2, SYNTHETIC)}
+    shown = {f"{rival}, {way}": simulated[rival][way] for rival, way in rows.items()}
+    past = np.asarray(jax.nn.sigmoid(model.past))[::-1] * counts.max()
+    run.save_figure(figure(counts, past, ours, shown, run.trace()))
+    return claims(scores)
 
 
 def by_alws(counts: Float[np.ndarray, " times"], settings: Settings, run: Run) -> Blowflies:
@@ -192,41 +208,24 @@ def by_alws(counts: Float[np.ndarray, " times"], settings: Settings, run: Run) -
     ).model
 
 
-def run(settings: Settings, run: Run) -> list[Claim]:
-    """Fit the counts three ways, simulate from each fit, compare the sequences with the counts."""
-    counts = blowfly_counts()
-    data = jnp.asarray(counts, jnp.float32)
-    model = by_alws(counts, settings, run)
-    keys = jax.random.split(jax.random.key(run.seed + 1), 3)
-    longer = replace(model, times=2 * len(counts))
-    drawn, _ = eqx.filter_jit(alws.draw)(longer, keys[0], settings.simulations)
-    ours = np.asarray(drawn.x) * counts.max()
-    simulated = {
-        ALWS: {"fitted": ours[:, : len(counts)]},
-        K2: blowflies.by_k2(
-            data, key=keys[1], draws=settings.k2_draws, simulations=settings.simulations
-        ),
-        SYNTHETIC: blowflies.by_synthetic_likelihood(
-            data,
-            key=keys[2],
-            pilot_draws=settings.pilot_draws,
-            chains=settings.chains,
-            steps=settings.chain_steps,
-            chain_simulations=settings.chain_simulations,
-            simulations=settings.simulations,
-        ),
-    }
-    scores = {method: closeness(each, data) for method, each in simulated.items()}
-    rows = {rival: best(scores[rival], "statistics")[0] for rival in (K2, SYNTHETIC)}
-    shown = {f"{rival}, {way}": simulated[rival][way] for rival, way in rows.items()}
-    past = np.asarray(jax.nn.sigmoid(model.past))[::-1] * counts.max()
-    run.save_figure(figure(counts, past, ours, shown, run.trace()))
-    return claims(scores)
+def optimiser(settings: Settings) -> optax.GradientTransformation:
+    """Adam with a decaying rate, which for the delays is zero at first and threefold then."""
+    rate = optax.cosine_decay_schedule(settings.learning_rate, settings.steps)
+
+    def late(step: ArrayLike) -> Array:
+        return jnp.where(jnp.asarray(step) < settings.hold_delays, 0.0, 3 * rate(step))
+
+    def groups(model: Blowflies) -> Blowflies:
+        return eqx.tree_at(lambda m: m.logits, jax.tree.map(lambda _: "rest", model), "delays")
+
+    each: dict[Hashable, optax.GradientTransformation]
+    each = {"rest": optax.adam(rate), "delays": optax.adam(late)}
+    return optax.chain(optax.clip_by_global_norm(10.0), optax.multi_transform(each, groups))
 
 
 def best(scores: Mapping[str, Closeness], measure: str) -> tuple[str, float]:
     """The way of simulating that suits a method best, ε in hindsight aside, and its score."""
-    fair = {n: getattr(s, measure) for n, s in scores.items() if blowflies.HINDSIGHT not in n}
+    fair = {n: getattr(s, measure) for n, s in scores.items() if rivals.HINDSIGHT not in n}
     name = min(fair, key=lambda n: fair[n])
     return name, fair[name]
 
@@ -244,7 +243,7 @@ def claim(scores: Mapping[str, Mapping[str, Closeness]], rival: str, measure: st
     if measure == "statistics":
         plain = scores[ALWS]["fitted"].unscaled, best(scores[rival], "unscaled")[1]
         measured += f"; not scaled, as published, {plain[0]:.2f} against {plain[1]:.2f}"
-    lucky = [getattr(s, measure) for n, s in scores[rival].items() if blowflies.HINDSIGHT in n]
+    lucky = [getattr(s, measure) for n, s in scores[rival].items() if rivals.HINDSIGHT in n]
     if lucky:
         measured += f"; at the best of {len(lucky)} ε in hindsight {significant(min(lucky))}"
     return Claim(

@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro.distributions as dist
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 from matplotlib.figure import Figure
 
 import alws
@@ -32,25 +32,6 @@ WITHIN = 3.0
 """The truth must lie within so many standard errors of the estimate."""
 NARROW = 0.2
 """And a standard error must be at most this share of its parameter, so that it says something."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; the paper has no such experiment, `paper` is a longer fit.
-
-    `phases` are those of the standard errors; with 8 of them the noise can hide what the reports
-    tell of recovery.
-    """
-
-    steps: int
-    outbreaks: int = 60
-    population: int = 150
-    seeds: int = 5
-    days: int = 42
-    sleep_samples: int = 400
-    learning_rate: float = 0.05
-    ridge: float = 0.01
-    phases: int = 32
 
 
 class Town(NamedTuple):
@@ -78,7 +59,7 @@ class Count(dist.BinomialProbs):
         super().__init__(probability, number, validate_args=False)
         self.most = most
 
-    def sample(self, key: Any, sample_shape: tuple = ()) -> Int[Array, ""]:
+    def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Int[Array, ""]:
         coins = jax.random.uniform(key, (self.most,)) < jnp.asarray(self.probs)
         return jnp.sum(coins & (jnp.arange(self.most) < jnp.asarray(self.total_count)))
 
@@ -139,6 +120,73 @@ def parameters(model: Epidemic) -> dict[str, Float[Array, ""]]:
     }
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; the paper has no such experiment, `paper` is a longer fit.
+
+    `phases` are those of the standard errors; with 8 of them the noise can hide what the reports
+    tell of recovery.
+    """
+
+    steps: int
+    outbreaks: int = 60
+    population: int = 150
+    seeds: int = 5
+    days: int = 42
+    sleep_samples: int = 400
+    learning_rate: float = 0.05
+    ridge: float = 0.01
+    phases: int = 32
+
+
+def run(settings: Settings, run: Run) -> list[Claim]:
+    """Simulate the outbreaks, fit the model to their reports, and check the estimates."""
+    data_key, fit_key, error_key, sample_key = jax.random.split(jax.random.key(run.seed), 4)
+    simulate = eqx.filter_jit(alws.draw)
+
+    size = settings.population, settings.seeds, settings.days
+    truth, start = Epidemic(TRUTH, *size), Epidemic(START, *size)
+    data = np.asarray(simulate(truth, data_key, settings.outbreaks)[0].x)
+
+    result = by_alws(start, data, fit_key, settings, run)
+    errors = alws.standard_errors(
+        result, data, key=error_key, information="expected", phases=settings.phases
+    )
+    found = {name: float(value) for name, value in parameters(result.model).items()}
+    widths = {name: float(value) for name, value in errors.of(parameters).items()}
+
+    fitted, begun = (
+        np.asarray(simulate(model, sample_key, 200)[0].x) for model in (result.model, start)
+    )
+    run.save_figure(figure(data, fitted, begun, run.trace(), widths))
+    return claims(found, widths)
+
+
+def by_alws(
+    start: Epidemic,
+    data: Int[np.ndarray, "outbreaks days"],
+    key: Key[Array, ""],
+    settings: Settings,
+    run: Run,
+) -> alws.Result[Epidemic]:
+    """The fit to all outbreaks at once, linear in what is seen of each."""
+    schedule = optax.cosine_decay_schedule(settings.learning_rate, settings.steps)
+    return alws.fit(
+        start,
+        data,
+        key=key,
+        steps=settings.steps,
+        settings=alws.Settings(
+            regression=alws.regressions.LinearReadout(Network(summaries), ridge=settings.ridge),
+            optimiser=optax.adam(schedule),
+            sleep_samples=settings.sleep_samples,
+            adapt=alws.ALWS_F,
+            measure_every=10,
+        ),
+        **run.fit_arguments(trace=parameters),
+    )
+
+
 def summaries(x: Int[Array, " days"]) -> Float[Array, " summaries"]:
     """Square roots of the weekly counts, the logarithm of their sum, the days of each quarter."""
     weeks = len(x) // 7
@@ -147,65 +195,6 @@ def summaries(x: Int[Array, " days"]) -> Float[Array, " summaries"]:
     share = jnp.cumsum(x) / (total + 1)
     quarters = jnp.stack([jnp.sum(jax.nn.sigmoid((q - share) / 0.05)) for q in (0.25, 0.5, 0.75)])
     return jnp.concatenate([weekly, jnp.log1p(total)[None], quarters / 7])
-
-
-def run(settings: Settings, run: Run) -> list[Claim]:
-    """Simulate the outbreaks, fit the model to their reports, and check the estimates."""
-    data_key, fit_key, error_key, sample_key = jax.random.split(jax.random.key(run.seed), 4)
-    size = settings.population, settings.seeds, settings.days
-    truth, start = Epidemic(TRUTH, *size), Epidemic(START, *size)
-    simulate = eqx.filter_jit(alws.draw)
-    data = np.asarray(simulate(truth, data_key, settings.outbreaks)[0].x)
-    result = alws.fit(
-        start,
-        data,
-        key=fit_key,
-        steps=settings.steps,
-        settings=alws.Settings(
-            regression=alws.regressions.LinearReadout(Network(summaries), ridge=settings.ridge),
-            optimiser=optax.adam(
-                optax.cosine_decay_schedule(settings.learning_rate, settings.steps)
-            ),
-            sleep_samples=settings.sleep_samples,
-            adapt=alws.ALWS_F,
-            measure_every=10,
-        ),
-        **run.fit_arguments(trace=parameters),
-    )
-    errors = alws.standard_errors(
-        result, data, key=error_key, information="expected", phases=settings.phases
-    )
-    found = {name: float(value) for name, value in parameters(result.model).items()}
-    widths = {name: float(value) for name, value in errors.of(parameters).items()}
-    fitted = simulate(result.model, sample_key, 200)[0].x
-    begun = simulate(start, sample_key, 200)[0].x
-    run.save_figure(figure(data, np.asarray(fitted), np.asarray(begun), run.trace(), widths))
-    return claims(found, widths)
-
-
-def claims(found: dict[str, float], widths: dict[str, float]) -> list[Claim]:
-    """Every parameter within its interval, and no interval so wide that this means nothing."""
-    described = "; ".join(
-        f"{name} {value:.3f} in [{value - WITHIN * widths[name]:.3f}, "
-        f"{value + WITHIN * widths[name]:.3f}] for {TRUTH[name]} (start {START[name]})"
-        for name, value in found.items()
-    )
-    away = {name: abs(value - TRUTH[name]) / widths[name] for name, value in found.items()}
-    share = {name: widths[name] / TRUTH[name] for name in found}
-    return [
-        Claim(
-            "infection, recovery and reporting rates are found from reports alone",
-            f"not in the paper (bar: every truth within {WITHIN:g} standard errors)",
-            described,
-            max(away.values()) <= WITHIN,
-        ),
-        Claim(
-            "the intervals are narrow enough to say something",
-            f"not in the paper (bar: standard errors of at most {100 * NARROW:.0f} %)",
-            ", ".join(f"{name} {100 * value:.1f} %" for name, value in share.items()),
-            max(share.values()) <= NARROW,
-        ),
-    ]
 
 
 def figure(
@@ -234,6 +223,31 @@ def figure(
     fig.tight_layout()
     plt.close(fig)
     return fig
+
+
+def claims(found: dict[str, float], widths: dict[str, float]) -> list[Claim]:
+    """Every parameter within its interval, and no interval so wide that this means nothing."""
+    described = "; ".join(
+        f"{name} {value:.3f} in [{value - WITHIN * widths[name]:.3f}, "
+        f"{value + WITHIN * widths[name]:.3f}] for {TRUTH[name]} (start {START[name]})"
+        for name, value in found.items()
+    )
+    away = {name: abs(value - TRUTH[name]) / widths[name] for name, value in found.items()}
+    share = {name: widths[name] / TRUTH[name] for name in found}
+    return [
+        Claim(
+            "infection, recovery and reporting rates are found from reports alone",
+            f"not in the paper (bar: every truth within {WITHIN:g} standard errors)",
+            described,
+            max(away.values()) <= WITHIN,
+        ),
+        Claim(
+            "the intervals are narrow enough to say something",
+            f"not in the paper (bar: standard errors of at most {100 * NARROW:.0f} %)",
+            ", ".join(f"{name} {100 * value:.1f} %" for name, value in share.items()),
+            max(share.values()) <= NARROW,
+        ),
+    ]
 
 
 EXPERIMENT = Experiment(

@@ -10,7 +10,7 @@ draws are differentiated implicitly in their shapes (Figurnov et al., 2018).
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -18,8 +18,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key
 
+from alws.model import ExponentialFamilyModel
 from alws_paper.factorisation.grep import Beta
 from alws_paper.shared.training import climb
+
+Model = TypeVar("Model", bound=ExponentialFamilyModel)
 
 LEAST = 0.02
 """Added to the parameters of the Beta posteriors: far below 1, densities pile up at 0 and 1."""
@@ -42,7 +45,10 @@ class BetaEncoder(eqx.Module):
 
 
 def fit_and_divergence(
-    model: Any, encoder: BetaEncoder, x: Float[Array, "batch ..."], key: Key[Array, ""]
+    model: ExponentialFamilyModel,
+    encoder: BetaEncoder,
+    x: Float[Array, "batch ..."],
+    key: Key[Array, ""],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """E_q[log p(x | z)], from one draw of z for each observation, and the KL; means over a batch.
 
@@ -55,7 +61,7 @@ def fit_and_divergence(
 
 
 def train_beta_vae(
-    model: Any,
+    model: Model,
     encoder: BetaEncoder,
     data: Float[Array, "data ..."],
     *,
@@ -64,8 +70,8 @@ def train_beta_vae(
     batch_size: int,
     learning_rate: float,
     encoder_learning_rate: float,
-    log_prior: Callable[[Any], Array],
-) -> tuple[Any, BetaEncoder, Float[Array, " steps"]]:
+    log_prior: Callable[[Model], Array],
+) -> tuple[Model, BetaEncoder, Float[Array, " steps"]]:
     """Maximise Σ ELBO + log p(θ) by Adam with a cosine decay; the ELBO of every step comes back.
 
     Example: `train_beta_vae(model, encoder, data, key=key, steps=5000, batch_size=100, ...)`.
@@ -75,7 +81,9 @@ def train_beta_vae(
         n: optax.adam(optax.cosine_decay_schedule(r, steps)) for n, r in rates.items()
     }
 
-    def objective(module: Any, x: Array, key: Key[Array, ""]) -> tuple[Array, Array]:
+    def objective(
+        module: tuple[Model, BetaEncoder], x: Array, key: Key[Array, ""]
+    ) -> tuple[Array, Array]:
         model, encoder = module
         fit, divergence = fit_and_divergence(model, encoder, x, key)
         bound = fit - divergence

@@ -8,7 +8,6 @@ trained by ALWS, by variational inference with the G-Rep gradient (weights at th
 and as the decoder of a VAE with Beta posteriors.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import equinox as eqx
@@ -18,54 +17,25 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
+from matplotlib.figure import Figure
 from numpyro.distributions.constraints import unit_interval
 from scipy.stats import ttest_rel, wilcoxon
 
 import alws
-from alws import checkpoint
 from alws.features import Linear
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Bernoulli
-from alws_paper.factorisation import bayesian as bayesian
+from alws_paper.factorisation import bayesian
 from alws_paper.factorisation.beta_vae import BetaEncoder, train_beta_vae
 from alws_paper.run import Claim, Experiment, Run
-from alws_paper.shared import mnist
+from alws_paper.shared.mnist import Split, mnist
 
 EDGE = 1e-4
 PRIOR = (0.9, 0.3)
 SIDE = 28
 SIGNIFICANT = 1e-10
-TASKS = ("reconstruction", "denoising")
+TASKS: tuple[str, ...] = ("reconstruction", "denoising")
 ALWS, RIVALS = "ALWS", ("G-Rep", "VAE")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; `paper` has those of the paper's table."""
-
-    steps: int
-    vae_steps: int
-    grep_steps: int
-    learning_rate: float = 0.03
-    vae_learning_rate: float = 0.03
-    encoder_learning_rate: float = 2e-3
-    grep_learning_rate: float = 0.03
-    grep_image_learning_rate: float = 0.2
-    theta_steps: int = 1
-    sleep_samples: int = 2000
-    validation_samples: int = 150
-    batch_size: int = 100
-    vae_batch_size: int = 100
-    grep_batch_size: int = 500
-    ridge: float = 1e-3
-    adaptation_rate: float = 1e-3
-    projection: int = 300
-    latents: int = 100
-    images: int = 5000
-    test_images: int = 1000
-    flipped: float = 0.1
-    encoder_width: int = 300
-    mode_steps: int = 300
 
 
 class Factorisation(eqx.Module):
@@ -105,38 +75,62 @@ def penalty(model: Factorisation) -> Float[Array, ""]:
     return jnp.sum((PRIOR[0] - 1) * jnp.log(model.weights) - PRIOR[1] * model.weights)
 
 
-def binarised(split: str, number: int) -> Float[Array, "images pixels"]:
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; `paper` has those of the paper's table."""
+
+    steps: int
+    vae_steps: int
+    grep_steps: int
+    learning_rate: float = 0.03
+    vae_learning_rate: float = 0.03
+    encoder_learning_rate: float = 2e-3
+    grep_learning_rate: float = 0.03
+    grep_image_learning_rate: float = 0.2
+    theta_steps: int = 1
+    sleep_samples: int = 2000
+    validation_samples: int = 150
+    batch_size: int = 100
+    vae_batch_size: int = 100
+    grep_batch_size: int = 500
+    ridge: float = 1e-3
+    adaptation_rate: float = 1e-3
+    projection: int = 300
+    latents: int = 100
+    images: int = 5000
+    test_images: int = 1000
+    flipped: float = 0.1
+    encoder_width: int = 300
+    mode_steps: int = 300
+
+
+def run(settings: Settings, run: Run) -> list[Claim]:
+    """Train the model three ways, recover the test images with each, compare the errors."""
+    start = Factorisation.start(jax.random.key(run.seed), settings.latents)
+    data, test = binarised("train", settings.images), binarised("test", settings.test_images)
+
+    grep = run.once("grep", start, lambda: by_grep(start, data, settings, run))
+    vae = run.once("vae", start, lambda: by_vae(start, data, settings, run))
+    model = by_alws(start, data, settings, run)
+
+    models = {ALWS: model, "G-Rep": grep, "VAE": vae}
+    given = dict(zip(TASKS, (test, flip(test, settings.flipped, run.seed)), strict=True))
+    recovered = {
+        task: {name: recover(m, given[task], settings.mode_steps) for name, m in models.items()}
+        for task in TASKS
+    }
+    errors = {
+        task: {name: np.asarray((x - test) ** 2).mean(axis=1) for name, x in by_name.items()}
+        for task, by_name in recovered.items()
+    }
+    run.save_figure(figure(given, recovered, errors))
+    return [claim(task, rival, errors[task]) for task in TASKS for rival in RIVALS]
+
+
+def binarised(split: Split, number: int) -> Float[Array, "images pixels"]:
     """The first digits of MNIST, pixels above one half set to 1."""
-    images, _ = mnist(split)  # pyright: ignore
+    images, _ = mnist(split)
     return jnp.asarray(images[:number].reshape(-1, SIDE**2) > 127, jnp.float32)
-
-
-def by_alws(start: Factorisation, data: Array, settings: Settings, run: Run) -> Factorisation:
-    """Maximum likelihood by wake-sleep: kernel on a projection with batch norm, σ and λ adapted."""
-    projection = Linear.random(
-        jax.random.key(run.seed + 1), SIDE**2, settings.projection, batch_norm=True
-    )
-    kernel = SquaredExponential(projection, track=False)  # pyright: ignore
-    updates = settings.steps * settings.theta_steps
-    schedule = optax.cosine_decay_schedule(settings.learning_rate, updates)
-    return alws.fit(
-        start,
-        data,
-        key=jax.random.key(run.seed + 2),
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        log_prior=penalty,
-        settings=alws.Settings(
-            regression=alws.regressions.KernelRidge(kernel, ridge=settings.ridge),
-            optimiser=optax.adam(schedule),
-            sleep_samples=settings.sleep_samples,
-            validation_samples=settings.validation_samples,
-            adapt=alws.Adapt(features=False, learning_rate=settings.adaptation_rate),
-            theta_steps=settings.theta_steps,
-            measure_every=10,
-        ),
-        **run.fit_arguments(),
-    ).model
 
 
 def by_grep(start: Factorisation, data: Array, settings: Settings, run: Run) -> Factorisation:
@@ -172,21 +166,32 @@ def by_vae(start: Factorisation, data: Array, settings: Settings, run: Run) -> F
     )[0]
 
 
-def once(
-    train: Callable[..., Factorisation],
-    name: str,
-    start: Factorisation,
-    data: Array,
-    settings: Settings,
-    run: Run,
-) -> Factorisation:
-    """Train, or take what a run that was stopped has trained already."""
-    path = run.directory / f"{name}.npz"
-    if path.exists():
-        return checkpoint.load(path, start)
-    model = train(start, data, settings, run)
-    checkpoint.save(path, model, {"method": name})
-    return model
+def by_alws(start: Factorisation, data: Array, settings: Settings, run: Run) -> Factorisation:
+    """Maximum likelihood by wake-sleep: kernel on a projection with batch norm, σ and λ adapted."""
+    projection = Linear.random(
+        jax.random.key(run.seed + 1), SIDE**2, settings.projection, batch_norm=True
+    )
+    kernel = SquaredExponential(projection, track=False)  # pyright: ignore
+    updates = settings.steps * settings.theta_steps
+    schedule = optax.cosine_decay_schedule(settings.learning_rate, updates)
+    return alws.fit(
+        start,
+        data,
+        key=jax.random.key(run.seed + 2),
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        log_prior=penalty,
+        settings=alws.Settings(
+            regression=alws.regressions.KernelRidge(kernel, ridge=settings.ridge),
+            optimiser=optax.adam(schedule),
+            sleep_samples=settings.sleep_samples,
+            validation_samples=settings.validation_samples,
+            adapt=alws.Adapt(features=False, learning_rate=settings.adaptation_rate),
+            theta_steps=settings.theta_steps,
+            measure_every=10,
+        ),
+        **run.fit_arguments(),
+    ).model
 
 
 def recover(
@@ -205,47 +210,11 @@ def flip(x: Float[Array, "*shape"], probability: float, seed: int) -> Float[Arra
     return jnp.where(chosen, 1 - x, x)
 
 
-def run(settings: Settings, run: Run) -> list[Claim]:
-    """Train the model three ways, recover the test images with each, compare the errors."""
-    data, test = binarised("train", settings.images), binarised("test", settings.test_images)
-    start = Factorisation.start(jax.random.key(run.seed), settings.latents)
-    models = {
-        ALWS: by_alws(start, data, settings, run),
-        "G-Rep": once(by_grep, "grep", start, data, settings, run),
-        "VAE": once(by_vae, "vae", start, data, settings, run),
-    }
-    given = dict(zip(TASKS, (test, flip(test, settings.flipped, run.seed)), strict=True))
-    recovered = {
-        task: {name: recover(m, given[task], settings.mode_steps) for name, m in models.items()}
-        for task in TASKS
-    }
-    errors = {
-        task: {name: np.asarray((x - test) ** 2).mean(axis=1) for name, x in by_name.items()}
-        for task, by_name in recovered.items()
-    }
-    run.save_figure(figure(given, recovered, errors))
-    return [claim(task, rival, errors[task]) for task in TASKS for rival in RIVALS]
-
-
-def claim(task: str, rival: str, errors: dict[str, np.ndarray]) -> Claim:
-    """ALWS against one other method on one task, image by image."""
-    ours, theirs = np.asarray(errors[ALWS], float), np.asarray(errors[rival], float)
-    p = [float(test(ours, theirs).pvalue) for test in (ttest_rel, wilcoxon)]  # pyright: ignore
-    return Claim(
-        f"{task}: ALWS has a lower error than {rival}",
-        "lower, p < 1e-10 in a two-tailed t-test and a Wilcoxon signed-rank test",
-        f"mean squared error {ours.mean():.4f} against {theirs.mean():.4f} on {len(ours)} test "
-        f"images, paired t-test p {small(p[0])}, Wilcoxon p {small(p[1])}",
-        bool(ours.mean() < theirs.mean() and max(p) < SIGNIFICANT),
-    )
-
-
-def small(p: float) -> str:
-    """A p-value, however small."""
-    return f"= {p:.2g}" if p > 1e-300 else "< 1e-300"
-
-
-def figure(given: dict, recovered: dict, errors: dict) -> plt.Figure:
+def figure(
+    given: dict[str, Array],
+    recovered: dict[str, dict[str, np.ndarray]],
+    errors: dict[str, dict[str, np.ndarray]],
+) -> Figure:
     """For each task the histograms of the errors, and 25 images as each method recovers them."""
     fig, axes = plt.subplots(2, 5, figsize=(11, 4.6), width_ratios=(1.5, 1, 1, 1, 1))
     for row, task in zip(axes, TASKS, strict=True):
@@ -268,6 +237,24 @@ def figure(given: dict, recovered: dict, errors: dict) -> plt.Figure:
 def mosaic(images: Float[np.ndarray, "25 pixels"]) -> Float[np.ndarray, "rows columns"]:
     """25 images in five rows of five."""
     return images.reshape(5, 5, SIDE, SIDE).transpose(0, 2, 1, 3).reshape(5 * SIDE, 5 * SIDE)
+
+
+def claim(task: str, rival: str, errors: dict[str, np.ndarray]) -> Claim:
+    """ALWS against one other method on one task, image by image."""
+    ours, theirs = np.asarray(errors[ALWS], float), np.asarray(errors[rival], float)
+    p = [float(test(ours, theirs).pvalue) for test in (ttest_rel, wilcoxon)]  # pyright: ignore
+    return Claim(
+        f"{task}: ALWS has a lower error than {rival}",
+        "lower, p < 1e-10 in a two-tailed t-test and a Wilcoxon signed-rank test",
+        f"mean squared error {ours.mean():.4f} against {theirs.mean():.4f} on {len(ours)} test "
+        f"images, paired t-test p {small(p[0])}, Wilcoxon p {small(p[1])}",
+        bool(ours.mean() < theirs.mean() and max(p) < SIGNIFICANT),
+    )
+
+
+def small(p: float) -> str:
+    """A p-value, however small."""
+    return f"= {p:.2g}" if p > 1e-300 else "< 1e-300"
 
 
 EXPERIMENT = Experiment(

@@ -23,17 +23,18 @@ from jaxtyping import Array, Float, Key
 from matplotlib.figure import Figure
 
 import alws
-from alws import fit as defaults
 from alws.features import Linear
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
-from alws_paper.gabor import data as gabor
 from alws_paper.gabor.alignment import align, deviation_from_rotation, lengths, orientations
-from alws_paper.gabor.data import gabor_wavelets
+from alws_paper.gabor.data import gabor, gabor_wavelets
 from alws_paper.gabor.spherical_vae import CircularPosterior
 from alws_paper.run import Claim, Experiment, Run, significant
 from alws_paper.shared.layers import Convolution, TransposedConvolution
+from alws_paper.shared.training import decaying_adam
 from alws_paper.shared.vae import Autoencoder, DiagonalGaussian, mean_elbo, train
+
+MakesPosterior = Callable[[Array], DiagonalGaussian | CircularPosterior]
 
 TWICE: dict[str, Any] = {"kernel": 4, "stride": 2, "padding": 1}
 """A layer that doubles or halves the sides."""
@@ -43,22 +44,6 @@ STRAIGHT = 5.0
 """Degrees: the root-mean-square deviation up to which a rotation counts as nearly fixed."""
 FAILED = 0.5
 """A model with more than this share of the error of one constant image has failed to learn."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; `paper` has those of the paper's table."""
-
-    steps: int
-    learning_rate: float = 1e-3
-    width: int = 64
-    sleep_samples: int = 2000
-    batch_size: int = 100
-    ridge: float = 0.01
-    data_size: int = 10_000
-    baseline_batch: int = 100
-    baseline_steps: int = 3000
-    baseline_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
 
 
 class Wavelets(eqx.Module):
@@ -91,15 +76,36 @@ class Wavelets(eqx.Module):
         return jnp.tanh(self.third(jax.nn.relu(self.second(h))))[0]
 
 
+def on_circle(angle: Float[Array, "*n"]) -> Float[Array, "*n 2"]:
+    """z = (cos a, sin a)."""
+    return jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; `paper` has those of the paper's table."""
+
+    steps: int
+    learning_rate: float = 1e-3
+    width: int = 64
+    sleep_samples: int = 2000
+    batch_size: int = 100
+    ridge: float = 0.01
+    data_size: int = 10_000
+    baseline_batch: int = 100
+    baseline_steps: int = 3000
+    baseline_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+
+
 class Encoder(eqx.Module):
     """The generator's mirror image, 1 → 2·width → 4·width → `outputs` numbers, and a posterior."""
 
     first: Convolution
     second: Convolution
     third: eqx.nn.Linear
-    posterior: Callable[[Array], DiagonalGaussian | CircularPosterior] = eqx.field(static=True)
+    posterior: MakesPosterior = eqx.field(static=True)
 
-    def __init__(self, width: int, outputs: int, posterior: Callable, key: Key[Array, ""]):
+    def __init__(self, width: int, outputs: int, posterior: MakesPosterior, key: Key[Array, ""]):
         keys = jax.random.split(key, 3)
         self.first = Convolution(1, 2 * width, key=keys[0], **TWICE)
         self.second = Convolution(2 * width, 4 * width, key=keys[1], **TWICE)
@@ -122,19 +128,17 @@ def around_circle(numbers: Float[Array, "3"]) -> CircularPosterior:
     return CircularPosterior(direction, 1 + jax.nn.softplus(numbers[2]))
 
 
-def on_circle(angle: Float[Array, "*n"]) -> Float[Array, "*n 2"]:
-    """z = (cos a, sin a)."""
-    return jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)
-
-
 def run(settings: Settings, run: Run) -> list[Claim]:
-    """Fit by all three methods, draw images and errors, check the claims."""
+    """Fit the wavelets by all three methods, draw images and errors."""
     data_key, start_key, *keys = jax.random.split(jax.random.key(run.seed), 5)
-    data, _ = gabor_wavelets(data_key, settings.data_size)
+
     start = Wavelets(settings.width, start_key)
-    fitted = fit_by_alws(settings, run, start, data, keys[0])
-    plane = fit_by_vae(settings, run, "vae", start, data, keys[1])
-    circle = fit_by_vae(settings, run, "s-vae", start, data, keys[2])
+    data, _ = gabor_wavelets(data_key, settings.data_size)
+
+    plane = by_vae("vae", start, data, keys[1], settings, run)
+    circle = by_vae("s-vae", start, data, keys[2], settings, run)
+    fitted = by_alws(start, data, keys[0], settings, run)
+
     models = {"ALWS": fitted, "VAE": plane.model, "S-VAE": circle.model}
     images = {name: images_on_circle(model, jnp.ones(())) for name, model in models.items()}
     radii = np.arange(0.25, 3.01, 0.25).tolist()
@@ -144,34 +148,8 @@ def run(settings: Settings, run: Run) -> list[Claim]:
     return claims(images, wider, np.asarray(posteriors.concentration))
 
 
-def fit_by_alws(
-    settings: Settings, run: Run, start: Wavelets, data: Array, key: Key[Array, ""]
-) -> Wavelets:
-    """Kernel on a linear projection to 300 and batch normalisation; σ, λ, projection adapted.
-
-    The data have no noise and the sleep samples start with σ_x = 1: without batch normalisation,
-    which brings both to one scale, the images grow without bound (measured).
-    """
-    features = Linear.random(jax.random.fold_in(key, 1), 256, 300, batch_norm=True)
-    kernel = SquaredExponential(features)  # pyright: ignore
-    result = alws.fit(
-        start,
-        data,
-        key=key,
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        settings=alws.Settings(
-            regression=alws.regressions.KernelRidge(kernel, ridge=settings.ridge),
-            optimiser=defaults.optimiser(settings.steps, settings.learning_rate),
-            sleep_samples=settings.sleep_samples,
-        ),
-        **run.fit_arguments("alws"),
-    )
-    return result.model
-
-
-def fit_by_vae(
-    settings: Settings, run: Run, name: str, start: Wavelets, data: Array, key: Key[Array, ""]
+def by_vae(
+    name: str, start: Wavelets, data: Array, key: Key[Array, ""], settings: Settings, run: Run
 ) -> Autoencoder:
     """Train at every learning rate, each kept when done; the one with the best ELBO."""
     start_key, train_key, score_key = jax.random.split(key, 3)
@@ -193,6 +171,32 @@ def fit_by_vae(
     return max(found, key=lambda pair: pair[0] if np.isfinite(pair[0]) else -np.inf)[1]
 
 
+def by_alws(
+    start: Wavelets, data: Array, key: Key[Array, ""], settings: Settings, run: Run
+) -> Wavelets:
+    """Kernel on a linear projection to 300 and batch normalisation; σ, λ, projection adapted.
+
+    The data have no noise and the sleep samples start with σ_x = 1: without batch normalisation,
+    which brings both to one scale, the images grow without bound (measured).
+    """
+    features = Linear.random(jax.random.fold_in(key, 1), 256, 300, batch_norm=True)
+    kernel = SquaredExponential(features)  # pyright: ignore
+    result = alws.fit(
+        start,
+        data,
+        key=key,
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        settings=alws.Settings(
+            regression=alws.regressions.KernelRidge(kernel, ridge=settings.ridge),
+            optimiser=decaying_adam(settings.steps, settings.learning_rate),
+            sleep_samples=settings.sleep_samples,
+        ),
+        **run.fit_arguments("alws"),
+    )
+    return result.model
+
+
 @eqx.filter_jit
 def images_on_circle(model: Wavelets, radius: Float[Array, ""]) -> Float[Array, "angles 16 16"]:
     """NN_w(z) at latents evenly spaced on a circle."""
@@ -208,6 +212,36 @@ def wavelets(number: int = ANGLES) -> Float[Array, "number 16 16"]:
 def deviations(images: Array) -> np.ndarray:
     """Degrees by which the wavelet's angle leaves a straight line in the latent's angle."""
     return np.degrees(deviation_from_rotation(orientations(images, wavelets(4 * ANGLES))))
+
+
+def figure(images: dict[str, Array], shown: int = 12) -> Figure:
+    """Images a fixed rotation apart, errors at each orientation, the wavelet's angle."""
+    target = wavelets()
+    aligned = {name: align(x, target) for name, x in images.items()}
+    rows = {"data": target, **{n: x[aligned[n].order] for n, x in images.items()}}
+    fig = plt.figure(figsize=(11, 7.2), layout="constrained")
+    top, bottom = fig.subfigures(2, 1, height_ratios=(1.15, 1))  # pyright: ignore
+    axes = top.subplots(len(rows), shown)
+    for line, (name, x) in zip(axes, rows.items(), strict=True):
+        for i, axis in enumerate(line):
+            axis.imshow(x[i * ANGLES // shown], cmap="gray", vmin=-1, vmax=1)
+            axis.set(xticks=[], yticks=[])
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center")
+    left, right = bottom.subplots(1, 2)
+    degrees = 180 * np.arange(ANGLES) / ANGLES
+    for name, found in aligned.items():
+        total = significant(found.errors.sum())
+        left.plot(degrees, found.errors, label=f"{name} (total {total})")
+        right.plot(2 * degrees, deviations(images[name][found.order]), label=name)
+    left.set(xlabel="orientation (degrees)", ylabel="squared error", yscale="log")
+    left.legend(fontsize=8)
+    right.axhline(0, color="grey", lw=0.8)
+    right.set(
+        xlabel="latent angle (degrees)", ylabel="wavelet's angle − half of latent's (degrees)"
+    )
+    right.legend(fontsize=8)
+    plt.close(fig)
+    return fig
 
 
 def claims(images: dict[str, Array], wider: dict[float, Array], kappa: np.ndarray) -> list[Claim]:
@@ -255,36 +289,6 @@ def claims(images: dict[str, Array], wider: dict[float, Array], kappa: np.ndarra
             failed > FAILED,
         ),
     ]
-
-
-def figure(images: dict[str, Array], shown: int = 12) -> Figure:
-    """Images a fixed rotation apart, errors at each orientation, the wavelet's angle."""
-    target = wavelets()
-    aligned = {name: align(x, target) for name, x in images.items()}
-    rows = {"data": target, **{n: x[aligned[n].order] for n, x in images.items()}}
-    fig = plt.figure(figsize=(11, 7.2), layout="constrained")
-    top, bottom = fig.subfigures(2, 1, height_ratios=(1.15, 1))  # pyright: ignore
-    axes = top.subplots(len(rows), shown)
-    for line, (name, x) in zip(axes, rows.items(), strict=True):
-        for i, axis in enumerate(line):
-            axis.imshow(x[i * ANGLES // shown], cmap="gray", vmin=-1, vmax=1)
-            axis.set(xticks=[], yticks=[])
-        line[0].set_ylabel(name, rotation=0, ha="right", va="center")
-    left, right = bottom.subplots(1, 2)
-    degrees = 180 * np.arange(ANGLES) / ANGLES
-    for name, found in aligned.items():
-        total = significant(found.errors.sum())
-        left.plot(degrees, found.errors, label=f"{name} (total {total})")
-        right.plot(2 * degrees, deviations(images[name][found.order]), label=name)
-    left.set(xlabel="orientation (degrees)", ylabel="squared error", yscale="log")
-    left.legend(fontsize=8)
-    right.axhline(0, color="grey", lw=0.8)
-    right.set(
-        xlabel="latent angle (degrees)", ylabel="wavelet's angle − half of latent's (degrees)"
-    )
-    right.legend(fontsize=8)
-    plt.close(fig)
-    return fig
 
 
 EXPERIMENT = Experiment(

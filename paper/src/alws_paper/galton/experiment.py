@@ -37,25 +37,12 @@ from alws_paper.run import Claim, Experiment, Run, significant
 HOPPERS = (-6, 0, 6)
 NAMES = ("tilt", "pull", "bend", "momentum")
 TRUTH = (0.3, -1.4, 0.4, 0.6)
-
 NATS = 0.02
 """How far below the exact maximum a fit may end, in nats a ball."""
-
 INTERVAL = 3.0
 """How many exact standard errors an interval reaches to either side."""
-
 AGREEMENT = 0.25
 """How far the standard errors may be off, as a share of the exact ones."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; the paper has none, so `paper` is the larger board."""
-
-    steps: int
-    balls: int = 3000
-    rows: int = 10
-    sleep_samples: int = 1000
 
 
 class Galton(eqx.Module):
@@ -99,6 +86,48 @@ class Galton(eqx.Module):
         return jnp.where(x[1] == x[0] + z.sum(), moves - jnp.log(len(HOPPERS)), -jnp.inf)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; the paper has none, so `paper` is the larger board."""
+
+    steps: int
+    balls: int = 3000
+    rows: int = 10
+    sleep_samples: int = 1000
+
+
+def run(settings: Settings, run: Run) -> list[Claim]:
+    """Drop balls on the true board, fit a fair one to the landings, compare with exact values."""
+    data_key, fit_key, error_key = jax.random.split(jax.random.key(run.seed), 3)
+
+    truth, fair = Galton.of(TRUTH, settings.rows), Galton.of((0.0,) * 4, settings.rows)
+    data = eqx.filter_jit(alws.draw)(truth, data_key, settings.balls)[0].x
+    counts = count(data, settings.rows)
+
+    result = alws.fit(
+        fair,
+        data,
+        key=fit_key,
+        steps=settings.steps,
+        batch_size=settings.balls,
+        settings=alws.Settings(sleep_samples=settings.sleep_samples),
+        **run.fit_arguments(),
+    )
+    found = alws.standard_errors(result, data, key=error_key)
+
+    best = exact_maximum(truth, counts)
+    run.save_figure(figure(result.model, found.errors, best, counts))
+    return claims(result.model, found.errors, best, counts)
+
+
+def count(x: Float[Array, "balls 2"], rows: int) -> Int[np.ndarray, "hoppers bins"]:
+    """How many balls of each hopper landed where."""
+    hopper, place = np.asarray(x, int).T
+    table = np.zeros((len(HOPPERS), rows + 1), int)
+    np.add.at(table, (np.searchsorted(HOPPERS, hopper), (place - hopper + rows) // 2), 1)
+    return table
+
+
 @eqx.filter_jit
 def landing(board: Galton) -> Float[Array, "hoppers bins"]:
     """p(x) exactly: P(hopper, places −R, −R + 2 … R from it), by the forward recursion."""
@@ -119,14 +148,6 @@ def landing(board: Galton) -> Float[Array, "hoppers bins"]:
     right = jnp.where(rights == 1, first, 0.0)
     (left, right), _ = jax.lax.scan(fall, (left, right), jnp.arange(1.0, board.rows))
     return left + right
-
-
-def count(x: Float[Array, "balls 2"], rows: int) -> Int[np.ndarray, "hoppers bins"]:
-    """How many balls of each hopper landed where."""
-    hopper, place = np.asarray(x, int).T
-    table = np.zeros((len(HOPPERS), rows + 1), int)
-    np.add.at(table, (np.searchsorted(HOPPERS, hopper), (place - hopper + rows) // 2), 1)
-    return table
 
 
 @eqx.filter_jit
@@ -168,66 +189,6 @@ def exact_errors(board: Galton, balls: int) -> np.ndarray:
 def values(board: Galton) -> np.ndarray:
     """The parameters in the order of `NAMES`."""
     return np.array([float(getattr(board, name)) for name in NAMES])
-
-
-def run(settings: Settings, run: Run) -> list[Claim]:
-    """Drop balls on the true board, fit a fair one to the landings, compare with exact values."""
-    data_key, fit_key, error_key = jax.random.split(jax.random.key(run.seed), 3)
-    truth = Galton.of(TRUTH, settings.rows)
-    data = eqx.filter_jit(alws.draw)(truth, data_key, settings.balls)[0].x
-    result = alws.fit(
-        Galton.of((0.0,) * 4, settings.rows),
-        data,
-        key=fit_key,
-        steps=settings.steps,
-        batch_size=settings.balls,
-        settings=alws.Settings(sleep_samples=settings.sleep_samples),
-        **run.fit_arguments(),
-    )
-    found = alws.standard_errors(result, data, key=error_key)
-    counts = count(data, settings.rows)
-    best = exact_maximum(truth, counts)
-    run.save_figure(figure(result.model, found.errors, best, counts))
-    return claims(result.model, found.errors, best, counts)
-
-
-def claims(board: Galton, errors: Galton, best: Galton, counts: np.ndarray) -> list[Claim]:
-    """The fit against the exact maximum, the truth and the exact standard errors."""
-    balls = int(counts.sum())
-    reached, most = (float(mean_log_likelihood(b, counts)) for b in (board, best))
-    exact = exact_errors(board, balls)
-    fitted, ours, truth = values(board), values(errors), np.array(TRUTH)
-    low, high = fitted - INTERVAL * exact, fitted + INTERVAL * exact
-    shift = np.abs(fitted - values(best)) / exact
-    off = ours / exact - 1
-    return [
-        Claim(
-            "the likelihood reaches its exact maximum",
-            f"not in the paper, which names the board (bar set beforehand: {NATS} nats a ball)",
-            f"{most - reached:.2g} nats a ball below {most:.4f}, {balls * (most - reached):.2g} "
-            f"over all {balls} balls; no parameter farther than {shift.max():.2f} standard errors "
-            "from the exact maximum",
-            most - reached < NATS,
-        ),
-        Claim(
-            "the parameters are found from landings alone",
-            f"not in the paper (bar: every truth within {INTERVAL:.0f} exact standard errors)",
-            "; ".join(
-                f"{name} {f:.3f} in [{a:.3f}, {b:.3f}] for {t}"
-                for name, f, a, b, t in zip(NAMES, fitted, low, high, truth, strict=True)
-            ),
-            bool(((low < truth) & (truth < high)).all()),
-        ),
-        Claim(
-            "standard errors from simulations agree with exact ones",
-            f"not in the paper (bar: within {AGREEMENT:.0%})",
-            "; ".join(
-                f"{name} {significant(a)} for {significant(b)}, {o:+.0%}"
-                for name, a, b, o in zip(NAMES, ours, exact, off, strict=True)
-            ),
-            bool((np.abs(off) < AGREEMENT).all()),
-        ),
-    ]
 
 
 def figure(board: Galton, errors: Galton, best: Galton, counts: np.ndarray) -> Figure:
@@ -277,6 +238,45 @@ def draw_pins(axis: Axes, board: Galton) -> PathCollection:
     axis.plot(HOPPERS, [-1] * len(HOPPERS), "kv", ms=8)
     axis.set(xticks=[], yticks=[], ylim=(board.rows - 0.5, -1.7), ylabel="row")
     return axis.scatter(place[met], row[met], c=probability, cmap="coolwarm", vmin=0, vmax=1, s=45)
+
+
+def claims(board: Galton, errors: Galton, best: Galton, counts: np.ndarray) -> list[Claim]:
+    """The fit against the exact maximum, the truth and the exact standard errors."""
+    balls = int(counts.sum())
+    reached, most = (float(mean_log_likelihood(b, counts)) for b in (board, best))
+    exact = exact_errors(board, balls)
+    fitted, ours, truth = values(board), values(errors), np.array(TRUTH)
+    low, high = fitted - INTERVAL * exact, fitted + INTERVAL * exact
+    shift = np.abs(fitted - values(best)) / exact
+    off = ours / exact - 1
+    return [
+        Claim(
+            "the likelihood reaches its exact maximum",
+            f"not in the paper, which names the board (bar set beforehand: {NATS} nats a ball)",
+            f"{most - reached:.2g} nats a ball below {most:.4f}, {balls * (most - reached):.2g} "
+            f"over all {balls} balls; no parameter farther than {shift.max():.2f} standard errors "
+            "from the exact maximum",
+            most - reached < NATS,
+        ),
+        Claim(
+            "the parameters are found from landings alone",
+            f"not in the paper (bar: every truth within {INTERVAL:.0f} exact standard errors)",
+            "; ".join(
+                f"{name} {f:.3f} in [{a:.3f}, {b:.3f}] for {t}"
+                for name, f, a, b, t in zip(NAMES, fitted, low, high, truth, strict=True)
+            ),
+            bool(((low < truth) & (truth < high)).all()),
+        ),
+        Claim(
+            "standard errors from simulations agree with exact ones",
+            f"not in the paper (bar: within {AGREEMENT:.0%})",
+            "; ".join(
+                f"{name} {significant(a)} for {significant(b)}, {o:+.0%}"
+                for name, a, b, o in zip(NAMES, ours, exact, off, strict=True)
+            ),
+            bool((np.abs(off) < AGREEMENT).all()),
+        ),
+    ]
 
 
 EXPERIMENT = Experiment(

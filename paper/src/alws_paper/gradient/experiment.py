@@ -29,6 +29,22 @@ NOISES = (0.1, 0.3, 1.0)
 TRUE_B, TRUE_NOISE = (1.0, 1.0), 0.1
 
 
+class Toy(eqx.Module):
+    """The toy model; only the gradient in b is looked at."""
+
+    b: Float[Array, "2"]
+    noise: Float[Array, ""]
+
+    def sample_latent(self, key: Key[Array, ""]) -> Float[Array, "2"]:
+        return jax.random.normal(key, (2,))
+
+    def log_prior(self, z: Float[Array, "2"]) -> Float[Array, ""]:
+        return jax.scipy.stats.norm.logpdf(z).sum()
+
+    def likelihood(self, z: Float[Array, "2"]) -> Gaussian:
+        return Gaussian(jax.nn.softplus(self.b @ z) - self.b @ self.b, self.noise)
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings of a run; `paper` has those of the paper's table.
@@ -49,20 +65,64 @@ class Settings:
     variational_samples: int = 64
 
 
-class Toy(eqx.Module):
-    """The toy model; only the gradient in b is looked at."""
+class Fields(eqx.Module):
+    """Gradients on the grid for one σ_x; those of the regression for several sleep sets."""
 
-    b: Float[Array, "2"]
-    noise: Float[Array, ""]
+    noise: float
+    b: Float[np.ndarray, "grid 2"]
+    truth: Float[np.ndarray, "grid 2"]
+    regression: Float[np.ndarray, "repeats grid 2"]
+    variational: Float[np.ndarray, "grid 2"]
 
-    def sample_latent(self, key: Key[Array, ""]) -> Float[Array, "2"]:
-        return jax.random.normal(key, (2,))
+    def error(self, estimate: np.ndarray) -> np.ndarray:
+        """Relative errors ‖g − truth‖/‖truth‖ on the grid."""
+        size = np.linalg.norm(self.truth, axis=-1)
+        return np.linalg.norm(estimate - self.truth, axis=-1) / size
 
-    def log_prior(self, z: Float[Array, "2"]) -> Float[Array, ""]:
-        return jax.scipy.stats.norm.logpdf(z).sum()
 
-    def likelihood(self, z: Float[Array, "2"]) -> Gaussian:
-        return Gaussian(jax.nn.softplus(self.b @ z) - self.b @ self.b, self.noise)
+def run(settings: Settings, run: Run) -> list[Claim]:
+    """Estimate the fields for each σ_x, draw them, check the claims."""
+    fields = []
+    for i, noise in enumerate(NOISES):
+        fields.append(estimate_fields(noise, settings, jax.random.key(run.seed)))
+        last = fields[-1]
+        run.log(
+            i + 1,
+            len(NOISES),
+            noise=noise,
+            alws_error=float(np.median(last.error(last.regression))),
+            variational_error=float(np.median(last.error(last.variational))),
+        )
+    run.save_figure(figure(fields))
+    return claims(fields)
+
+
+def estimate_fields(noise: float, settings: Settings, key: Key[Array, ""]) -> Fields:
+    """All three gradients at every b of the grid."""
+    data_key, proposal_key, sleep_key, q_key = jax.random.split(key, 4)
+    true = Toy(jnp.array(TRUE_B), jnp.array(TRUE_NOISE))
+    x = alws.draw(true, data_key, settings.data)[0].x
+    side = jnp.linspace(0.25, 2.0, settings.grid)
+    b = jnp.stack(jnp.meshgrid(side, side), axis=-1).reshape(-1, 2)
+    sigma = jnp.array(noise)
+    proposals = jax.random.normal(proposal_key, (settings.proposals, 2))
+
+    @jax.jit
+    def everywhere(b: Array, sleep_keys: Array, q_keys: Array) -> tuple[Array, Array, Array]:
+        regression = partial(by_regression, noise=sigma, x=x, settings=settings)
+        variational = partial(by_variational_inference, noise=sigma, x=x, settings=settings)
+        return (
+            jax.lax.map(lambda b: by_importance_sampling(b, sigma, x, proposals), b),
+            jax.lax.map(
+                lambda keys: jax.lax.map(lambda a: regression(a[0], key=a[1]), (b, keys)),
+                sleep_keys,
+            ),
+            jax.lax.map(lambda a: variational(a[0], key=a[1]), (b, q_keys)),
+        )
+
+    sleep_keys = jax.random.split(sleep_key, (settings.repeats, len(b)))
+    found = everywhere(b, sleep_keys, jax.random.split(q_key, len(b)))
+    return Fields(noise, np.asarray(b), *map(np.asarray, found))
 
 
 def by_importance_sampling(
@@ -76,30 +136,6 @@ def by_importance_sampling(
         return jax.nn.logsumexp(densities, axis=0).mean()
 
     return jax.grad(log_likelihood)(b)
-
-
-def by_regression(
-    b: Float[Array, "2"],
-    noise: Float[Array, ""],
-    x: Float[Array, " data"],
-    key: Key[Array, ""],
-    settings: Settings,
-) -> Float[Array, "2"]:
-    """∇_b (1/M) Σ_m Ĵ(x_m): kernel ridge regression on sleep samples from p_b."""
-    model = Toy(b, noise)
-    sleep, _ = alws.draw(model, key, settings.sleep_samples)
-    kernel = SquaredExponential(track=False)
-    shared: dict[str, Any] = {"ridge": settings.ridge, "intercept": settings.intercept}
-    regression = (
-        alws.regressions.KernelRidge(kernel, **shared)
-        if settings.inducing is None
-        else alws.regressions.Nystrom(kernel, inducing=settings.inducing, **shared)
-    )
-    smoother = regression.initialise(sleep.x).fit(sleep.x)
-    held = alws.estimates.Natural().hold(model, smoother, sleep, x, None)
-    return jax.grad(lambda b: alws.estimates.Natural().objective(Toy(b, noise), sleep, held, None))(
-        b
-    )
 
 
 def by_variational_inference(
@@ -133,64 +169,49 @@ def by_variational_inference(
     return jax.grad(lambda b: elbo(q, b, last, 50 * settings.variational_samples))(b)
 
 
-class Fields(eqx.Module):
-    """Gradients on the grid for one σ_x; those of the regression for several sleep sets."""
+def by_regression(
+    b: Float[Array, "2"],
+    noise: Float[Array, ""],
+    x: Float[Array, " data"],
+    key: Key[Array, ""],
+    settings: Settings,
+) -> Float[Array, "2"]:
+    """∇_b (1/M) Σ_m Ĵ(x_m): kernel ridge regression on sleep samples from p_b."""
+    model = Toy(b, noise)
+    sleep, _ = alws.draw(model, key, settings.sleep_samples)
+    kernel = SquaredExponential(track=False)
+    shared: dict[str, Any] = {"ridge": settings.ridge, "intercept": settings.intercept}
+    regression = (
+        alws.regressions.KernelRidge(kernel, **shared)
+        if settings.inducing is None
+        else alws.regressions.Nystrom(kernel, inducing=settings.inducing, **shared)
+    )
+    smoother = regression.initialise(sleep.x).fit(sleep.x)
+    estimate = alws.estimates.Natural()
+    weights = estimate.weigh(model, smoother, sleep, x, None)
+    return jax.grad(lambda b: estimate.objective(Toy(b, noise), sleep, weights, None))(b)
 
-    noise: float
-    b: Float[np.ndarray, "grid 2"]
-    truth: Float[np.ndarray, "grid 2"]
-    regression: Float[np.ndarray, "repeats grid 2"]
-    variational: Float[np.ndarray, "grid 2"]
 
-    def error(self, estimate: np.ndarray) -> np.ndarray:
-        """Relative errors ‖g − truth‖/‖truth‖ on the grid."""
-        size = np.linalg.norm(self.truth, axis=-1)
-        return np.linalg.norm(estimate - self.truth, axis=-1) / size
-
-
-def estimate_fields(noise: float, settings: Settings, key: Key[Array, ""]) -> Fields:
-    """All three gradients at every b of the grid."""
-    data_key, proposal_key, sleep_key, q_key = jax.random.split(key, 4)
-    true = Toy(jnp.array(TRUE_B), jnp.array(TRUE_NOISE))
-    x = alws.draw(true, data_key, settings.data)[0].x
-    side = jnp.linspace(0.25, 2.0, settings.grid)
-    b = jnp.stack(jnp.meshgrid(side, side), axis=-1).reshape(-1, 2)
-    sigma = jnp.array(noise)
-    proposals = jax.random.normal(proposal_key, (settings.proposals, 2))
-
-    @jax.jit
-    def everywhere(b: Array, sleep_keys: Array, q_keys: Array) -> tuple[Array, Array, Array]:
-        regression = partial(by_regression, noise=sigma, x=x, settings=settings)
-        variational = partial(by_variational_inference, noise=sigma, x=x, settings=settings)
-        return (
-            jax.lax.map(lambda b: by_importance_sampling(b, sigma, x, proposals), b),
-            jax.lax.map(
-                lambda keys: jax.lax.map(lambda a: regression(a[0], key=a[1]), (b, keys)),
-                sleep_keys,
-            ),
-            jax.lax.map(lambda a: variational(a[0], key=a[1]), (b, q_keys)),
+def figure(fields: list[Fields]) -> Figure:
+    """A quiver plot for each σ_x, arrows of unit length scaled by the root of the gradient."""
+    fig, axes = plt.subplots(1, len(fields), figsize=(5 * len(fields), 4.8), sharey=True)
+    for axis, f in zip(axes, fields, strict=True):
+        scale = np.sqrt(np.linalg.norm(f.truth, axis=-1, keepdims=True))
+        styles = (
+            ("importance sampling", f.truth, "black", 0.009),
+            ("ALWS", f.regression[0], "tab:blue", 0.006),
+            ("variational", f.variational, "tab:orange", 0.004),
         )
-
-    sleep_keys = jax.random.split(sleep_key, (settings.repeats, len(b)))
-    found = everywhere(b, sleep_keys, jax.random.split(q_key, len(b)))
-    return Fields(noise, np.asarray(b), *map(np.asarray, found))
-
-
-def run(settings: Settings, run: Run) -> list[Claim]:
-    """Estimate the fields for each σ_x, draw them, check the claims."""
-    fields = []
-    for i, noise in enumerate(NOISES):
-        fields.append(estimate_fields(noise, settings, jax.random.key(run.seed)))
-        last = fields[-1]
-        run.log(
-            i + 1,
-            len(NOISES),
-            noise=noise,
-            alws_error=float(np.median(last.error(last.regression))),
-            variational_error=float(np.median(last.error(last.variational))),
-        )
-    run.save_figure(figure(fields))
-    return claims(fields)
+        for label, arrows, colour, width in styles:
+            shown = arrows / scale
+            axis.quiver(*f.b.T, *shown.T, label=label, color=colour, width=width, angles="xy")
+        axis.set(title=f"$\\sigma_x = {f.noise}$", xlabel="$b_1$")
+        axis.set_aspect("equal")
+    axes[0].set_ylabel("$b_2$")
+    axes[-1].legend(loc="upper right", fontsize=8, framealpha=1.0)
+    fig.tight_layout()
+    plt.close(fig)
+    return fig
 
 
 def claims(fields: list[Fields]) -> list[Claim]:
@@ -255,28 +276,6 @@ def _gain(fields: list[Fields], part: np.ndarray) -> float:
 def _relative_spread(f: Fields) -> float:
     spread = np.linalg.norm(f.regression.std(axis=0), axis=-1)
     return float(np.median(spread / np.linalg.norm(f.truth, axis=-1)))
-
-
-def figure(fields: list[Fields]) -> Figure:
-    """A quiver plot for each σ_x, arrows of unit length scaled by the root of the gradient."""
-    fig, axes = plt.subplots(1, len(fields), figsize=(5 * len(fields), 4.8), sharey=True)
-    for axis, f in zip(axes, fields, strict=True):
-        scale = np.sqrt(np.linalg.norm(f.truth, axis=-1, keepdims=True))
-        styles = (
-            ("importance sampling", f.truth, "black", 0.009),
-            ("ALWS", f.regression[0], "tab:blue", 0.006),
-            ("variational", f.variational, "tab:orange", 0.004),
-        )
-        for label, arrows, colour, width in styles:
-            shown = arrows / scale
-            axis.quiver(*f.b.T, *shown.T, label=label, color=colour, width=width, angles="xy")
-        axis.set(title=f"$\\sigma_x = {f.noise}$", xlabel="$b_1$")
-        axis.set_aspect("equal")
-    axes[0].set_ylabel("$b_2$")
-    axes[-1].legend(loc="upper right", fontsize=8, framealpha=1.0)
-    fig.tight_layout()
-    plt.close(fig)
-    return fig
 
 
 EXPERIMENT = Experiment(

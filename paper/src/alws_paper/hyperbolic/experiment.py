@@ -30,7 +30,6 @@ from jaxtyping import Array, Float, Key
 from scipy.stats import spearmanr
 
 import alws
-from alws import fit as defaults
 from alws.likelihoods import Gaussian
 from alws_paper.hyperbolic.figure import figure
 from alws_paper.hyperbolic.manifolds import Gyroplanes, VonMisesFisher, WrappedNormal
@@ -40,6 +39,7 @@ from alws_paper.hyperbolic.marginal import log_terms
 from alws_paper.hyperbolic.recovery import Recovery, recovery
 from alws_paper.hyperbolic.tree import Tree, branching_diffusion
 from alws_paper.run import Claim, Experiment, Run
+from alws_paper.shared.training import decaying_adam
 
 LEAST_CORRELATION = 0.5
 """The papers give no figure; this bar was set before the first run."""
@@ -51,21 +51,6 @@ READOUT = 0.02**0.5
 """Prior deviation of the readout's weights: 64 of them span the variance of five steps."""
 CONCENTRATIONS, SCALES, NOISE = (2.0, 6.0, 20.0), (0.4, 0.7, 1.1), 0.3
 """The generators of the recovery, and its known noise σ_x."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; the paper prints none for these priors."""
-
-    tree_steps: int
-    recovery_steps: int
-    sleep_samples: int = 1000
-    depth: int = 5
-    width: int = 64
-    observations: int = 1000
-    generators: int = 3
-    rings: int = 64
-    learning_rate: float = 1e-2
 
 
 class WithPrior(eqx.Module):
@@ -121,50 +106,6 @@ class OnPlane(OnDisk):
         return dist.Normal(jnp.zeros(2), TREE_SCALE).to_event(1)
 
 
-class Latents(NamedTuple):
-    """The tree seen by a fitted model: the posterior mode of each observation, and log p(x)."""
-
-    z: Float[np.ndarray, "observations 2"]
-    distance: Float[np.ndarray, " observations"]
-    log_likelihood: Float[np.ndarray, " observations"]
-    correlation: float
-
-
-def infer(model: OnDisk, tree: Tree, nodes: Nodes) -> Latents:
-    """Exact posteriors on the nodes; the modes' distances from the origin against the depths."""
-    terms = np.asarray(log_terms(model, tree.x, nodes.z, nodes.log_weight))
-    mode = nodes.z[(terms - nodes.log_weight[:, None]).argmax(axis=0)]
-    length = np.linalg.norm(mode, axis=1)
-    reach = length if isinstance(model, OnPlane) else 2 * np.arctanh(length)
-    correlation = spearmanr(reach, tree.depth[tree.node]).statistic  # pyright: ignore
-    return Latents(mode, reach, np.asarray(jax.nn.logsumexp(terms, axis=0)), float(correlation))
-
-
-def fit_tree(tree: Tree, key: Key[Array, ""], settings: Settings, run: Run) -> list[Latents]:
-    """ALWS on the observations of the tree, with latents on the disk and on the plane."""
-    start_key, fit_key = jax.random.split(key)
-    grid = REACH, settings.rings, 4 * settings.rings
-    seen = []
-    for kind, nodes, name in (
-        (OnDisk, disk_nodes(*grid), "checkpoint"),
-        (OnPlane, plane_nodes(*grid), "plane"),
-    ):
-        result = alws.fit(
-            kind(start_key, tree.x.shape[1], settings.width),  # pyright: ignore
-            tree.x,
-            key=fit_key,
-            steps=settings.tree_steps,
-            log_prior=lambda model: model.log_weights(),
-            settings=alws.Settings(
-                sleep_samples=settings.sleep_samples,
-                optimiser=defaults.optimiser(settings.tree_steps, settings.learning_rate),
-            ),
-            **run.fit_arguments(name),
-        )
-        seen.append(infer(result.model, tree, nodes))
-    return seen
-
-
 def known_decoder(z: Float[Array, " dim"]) -> Float[Array, "8"]:
     """f(z) = B tanh(A z + a) with fixed A, a and an invertible B: injective in z."""
     generator = np.random.default_rng(7)
@@ -208,6 +149,77 @@ class Disk(WithPrior):
         return {"scale": prior.scale[0], "location": logarithm(other.location, prior.location)}
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; the paper prints none for these priors."""
+
+    tree_steps: int
+    recovery_steps: int
+    sleep_samples: int = 1000
+    depth: int = 5
+    width: int = 64
+    observations: int = 1000
+    generators: int = 3
+    rings: int = 64
+    learning_rate: float = 1e-2
+
+
+class Latents(NamedTuple):
+    """The tree seen by a fitted model: the posterior mode of each observation, and log p(x)."""
+
+    z: Float[np.ndarray, "observations 2"]
+    distance: Float[np.ndarray, " observations"]
+    log_likelihood: Float[np.ndarray, " observations"]
+    correlation: float
+
+
+def run(settings: Settings, run: Run) -> list[Claim]:
+    """Fit the tree on the disk and on the plane, and learn priors whose truth is known."""
+    tree_key, fit_key, recovery_key = jax.random.split(jax.random.key(run.seed), 3)
+    start_key, fit_key = jax.random.split(fit_key)
+
+    tree = branching_diffusion(tree_key, depth=settings.depth)
+    size = tree.x.shape[1], settings.width
+    curved, flat = OnDisk(start_key, *size), OnPlane(start_key, *size)  # pyright: ignore
+
+    flat = fit_tree("plane", flat, tree, fit_key, settings, run)
+    curved = fit_tree("checkpoint", curved, tree, fit_key, settings, run)
+    found = recover(settings, recovery_key, run)
+
+    grid = REACH, settings.rings, 4 * settings.rings
+    disk, plane = infer(curved, tree, disk_nodes(*grid)), infer(flat, tree, plane_nodes(*grid))
+    run.save_figure(figure(tree, disk, plane, found))
+    return [tree_claim(disk, plane), *recovery_claims(found)]
+
+
+def fit_tree(
+    name: str, start: OnDisk, tree: Tree, key: Key[Array, ""], settings: Settings, run: Run
+) -> OnDisk:
+    """ALWS on the observations of the tree."""
+    return alws.fit(
+        start,
+        tree.x,
+        key=key,
+        steps=settings.tree_steps,
+        log_prior=lambda model: model.log_weights(),
+        settings=alws.Settings(
+            sleep_samples=settings.sleep_samples,
+            optimiser=decaying_adam(settings.tree_steps, settings.learning_rate),
+        ),
+        **run.fit_arguments(name),
+    ).model
+
+
+def infer(model: OnDisk, tree: Tree, nodes: Nodes) -> Latents:
+    """Exact posteriors on the nodes; the modes' distances from the origin against the depths."""
+    terms = np.asarray(log_terms(model, tree.x, nodes.z, nodes.log_weight))
+    mode = nodes.z[(terms - nodes.log_weight[:, None]).argmax(axis=0)]
+    length = np.linalg.norm(mode, axis=1)
+    reach = length if isinstance(model, OnPlane) else 2 * np.arctanh(length)
+    correlation = spearmanr(reach, tree.depth[tree.node]).statistic  # pyright: ignore
+    return Latents(mode, reach, np.asarray(jax.nn.logsumexp(terms, axis=0)), float(correlation))
+
+
 def recover(settings: Settings, key: Key[Array, ""], run: Run) -> dict[str, list[Recovery]]:
     """Learn three priors on the sphere and three on the disk, from one common start each."""
     direction = jnp.array([1.0, -2.0, 2.0]) / 3
@@ -236,16 +248,6 @@ def recover(settings: Settings, key: Key[Array, ""], run: Run) -> dict[str, list
             group.append(recovery(truth, learnt, data, nodes, describe))
         found[name] = group
     return found
-
-
-def run(settings: Settings, run: Run) -> list[Claim]:
-    """Fit the tree on the disk and on the plane, recover the priors, draw, check the claims."""
-    tree_key, fit_key, recovery_key = jax.random.split(jax.random.key(run.seed), 3)
-    tree = branching_diffusion(tree_key, depth=settings.depth)
-    disk, plane = fit_tree(tree, fit_key, settings, run)
-    found = recover(settings, recovery_key, run)
-    run.save_figure(figure(tree, disk, plane, found))
-    return [tree_claim(disk, plane), *recovery_claims(found)]
 
 
 def tree_claim(disk: Latents, plane: Latents) -> Claim:

@@ -5,7 +5,7 @@
 for one or two latent dimensions: the yardstick for what a fit has found.
 """
 
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -15,9 +15,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float
 from scipy.optimize import minimize
 
+from alws.model import ExponentialFamilyModel
 from alws_paper.hyperbolic.manifolds.quadrature import Nodes
 
-Model = TypeVar("Model")
+Tree = TypeVar("Tree")
 
 GTOL = 1e-3
 """The largest derivative of Σ log p(x) at what counts as its maximum, tenfold if it stalls."""
@@ -25,7 +26,10 @@ GTOL = 1e-3
 
 @eqx.filter_jit
 def log_terms(
-    model: Any, x: Float[Array, "points *shape"], z: ArrayLike, log_weight: ArrayLike
+    model: ExponentialFamilyModel,
+    x: Float[Array, "points ..."],
+    z: ArrayLike,
+    log_weight: ArrayLike,
 ) -> Float[Array, "nodes points"]:
     """log w_k p(z_k) p(x_m | z_k); its logsumexp over k is log p(x_m)."""
 
@@ -36,7 +40,9 @@ def log_terms(
     return jax.lax.map(one, (jnp.asarray(z), jnp.asarray(log_weight)), batch_size=256)
 
 
-def log_likelihoods(model: Any, x: Float[Array, "points *shape"], nodes: Nodes) -> Array:
+def log_likelihoods(
+    model: ExponentialFamilyModel, x: Float[Array, "points ..."], nodes: Nodes
+) -> Array:
     """log p(x_m) of every point."""
     return jax.nn.logsumexp(log_terms(model, x, nodes.z, nodes.log_weight), axis=0)
 
@@ -47,18 +53,22 @@ class Maximum(NamedTuple):
     `covariance` is the inverse of the observed information, for θ as one vector (`ravel_pytree`).
     """
 
-    model: Any
+    model: ExponentialFamilyModel
     log_likelihood: float
     covariance: Float[np.ndarray, "parameters parameters"]
 
 
-def total_log_likelihood(model: Any, x: Float[Array, "points *shape"], nodes: Nodes) -> float:
+def total_log_likelihood(
+    model: ExponentialFamilyModel, x: Float[Array, "points ..."], nodes: Nodes
+) -> float:
     """Σ_m log p(x_m) in double precision."""
     with jax.enable_x64(True):
         return float(log_likelihoods(_double(model), _double(x), nodes).sum())
 
 
-def maximum_likelihood(start: Any, x: Float[Array, "points *shape"], nodes: Nodes) -> Maximum:
+def maximum_likelihood(
+    start: ExponentialFamilyModel, x: Float[Array, "points ..."], nodes: Nodes
+) -> Maximum:
     """Maximise Σ log p(x) over θ from `start`, with exact derivatives in double precision.
 
     Example: `maximum_likelihood(generator, data, sphere_nodes()).model`.
@@ -93,7 +103,7 @@ def maximum_likelihood(start: Any, x: Float[Array, "points *shape"], nodes: Node
     return Maximum(model, -float(found.fun), covariance)
 
 
-def _double(tree: Model) -> Model:
+def _double(tree: Tree) -> Tree:
     """The floating-point JAX arrays of a tree in double precision."""
     return jax.tree.map(
         lambda a: jnp.asarray(np.asarray(a), jnp.float64) if eqx.is_inexact_array(a) else a, tree

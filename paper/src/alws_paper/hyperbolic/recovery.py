@@ -14,6 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from alws.model import ExponentialFamilyModel
 from alws_paper.hyperbolic.manifolds.quadrature import Nodes
 from alws_paper.hyperbolic.marginal import maximum_likelihood, total_log_likelihood
 
@@ -48,9 +49,9 @@ class Recovery(NamedTuple):
 
 
 def recovery(
-    truth: Any,
-    learnt: Any,
-    x: Float[Array, "points *shape"],
+    truth: ExponentialFamilyModel,
+    learnt: ExponentialFamilyModel,
+    x: Float[Array, "points ..."],
     nodes: Nodes,
     describe: Callable[[Any], dict[str, Array]],
 ) -> Recovery:

@@ -26,7 +26,6 @@ import optax
 from jaxtyping import Array, Float, Key
 
 import alws
-from alws import fit as defaults
 from alws.features import Features, Following, Linear
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
@@ -36,6 +35,7 @@ from alws_paper.ica.laplace_vae import LaplaceEncoder, train_lowering_noise
 from alws_paper.ica.matching import match_filters
 from alws_paper.run import Claim, Experiment, Run, significant
 from alws_paper.shared.relative_mmd import relative_mmd_test
+from alws_paper.shared.training import decaying_adam
 from alws_paper.shared.vae import Autoencoder
 
 CLOSE = 0.9
@@ -45,6 +45,26 @@ WELL_ABOVE = 0.1
 ALIKE = (0.8, 0.999)
 """Two sets of filters are slightly different when their mean correlation lies in this range."""
 PAPER_P = 1e-5
+
+
+class IndependentComponents(eqx.Module):
+    """Laplace latents, a linear decoder and one noise level."""
+
+    weight: Float[Array, "pixels latents"]
+    log_noise: Float[Array, ""] | float
+
+    def __init__(self, key: Key[Array, ""], pixels: int, latents: int):
+        self.weight = 0.1 * jax.random.normal(key, (pixels, latents))
+        self.log_noise = jnp.zeros(())
+
+    def sample_latent(self, key: Key[Array, ""]) -> Float[Array, " latents"]:
+        return jax.random.laplace(key, self.weight.shape[1:])
+
+    def log_prior(self, z: Float[Array, " latents"]) -> Float[Array, ""]:
+        return -jnp.sum(jnp.abs(z)) - z.size * jnp.log(2.0)
+
+    def likelihood(self, z: Float[Array, " latents"]) -> Gaussian:
+        return Gaussian(self.weight @ z, jnp.exp(self.log_noise))
 
 
 @dataclass(frozen=True)
@@ -70,38 +90,20 @@ class Settings:
     test_samples: int = 10_000
 
 
-class IndependentComponents(eqx.Module):
-    """Laplace latents, a linear decoder and one noise level."""
-
-    weight: Float[Array, "pixels latents"]
-    log_noise: Float[Array, ""] | float
-
-    def __init__(self, key: Key[Array, ""], pixels: int, latents: int):
-        self.weight = 0.1 * jax.random.normal(key, (pixels, latents))
-        self.log_noise = jnp.zeros(())
-
-    def sample_latent(self, key: Key[Array, ""]) -> Float[Array, " latents"]:
-        return jax.random.laplace(key, self.weight.shape[1:])
-
-    def log_prior(self, z: Float[Array, " latents"]) -> Float[Array, ""]:
-        return -jnp.sum(jnp.abs(z)) - z.size * jnp.log(2.0)
-
-    def likelihood(self, z: Float[Array, " latents"]) -> Gaussian:
-        return Gaussian(self.weight @ z, jnp.exp(self.log_noise))
-
-
 def run(settings: Settings, run: Run) -> list[Claim]:
     """Make the images, fit three models, draw their filters, check the claims."""
+    start_key, fit_key, vae_key, sample_key = jax.random.split(jax.random.key(run.seed), 4)
+
+    start = IndependentComponents(start_key, settings.side**2, settings.filters)
     truth = natural_components(settings.side, settings.filters, settings.patches, run.seed)
     images = component_images(truth, settings.images, settings.test_samples, run.seed)
-    start_key, fit_key, vae_key, sample_key = jax.random.split(jax.random.key(run.seed), 4)
-    start = IndependentComponents(start_key, settings.side**2, settings.filters)
-    held = fit_with_held_noise(start, images.train, settings, run, fit_key)
-    models = {
-        name: fit_alws(held, images.train, settings, run, fit_key, adapt_ridge)
-        for name, adapt_ridge in (("λ fixed", False), ("λ adapted", True))
-    }
-    models["VAE"] = fit_vae(start, images.train, settings, run, vae_key)
+
+    vae = by_vae(start, images.train, vae_key, settings, run)
+    held = with_held_noise(start, images.train, fit_key, settings, run)
+    fixed = by_alws(held, images.train, fit_key, settings, run, adapt_ridge=False)
+    adapted = by_alws(held, images.train, fit_key, settings, run, adapt_ridge=True)
+
+    models = {"λ fixed": fixed, "λ adapted": adapted, "VAE": vae}
     filters = {name: np.asarray(model.weight) for name, model in models.items()}
     drawn = eqx.filter_jit(lambda m: alws.draw(m, sample_key, settings.test_samples)[0].x)
     samples = {name: np.asarray(drawn(models[name])) for name in ("λ fixed", "VAE")}
@@ -109,31 +111,36 @@ def run(settings: Settings, run: Run) -> list[Claim]:
     return claims(filters, samples, images, models)
 
 
-class Guess(Features):
-    """u = A x, functions of each u_i, and all products u_i u_j."""
-
-    weight: Float[Array, "latents pixels"]
-
-    def __call__(self, x: Float[Array, "batch pixels"]) -> Float[Array, "batch features"]:
-        u = x @ self.weight.T
-        bends = (jnp.tanh(u), jnp.tanh(3 * u), jnp.sqrt(u**2 + 0.1), jnp.exp(-2 * u**2))
-        first, second = np.triu_indices(u.shape[1])
-        return jnp.concatenate([u, *bends, u[:, first] * u[:, second]], axis=1)
-
-
-def best_linear_guess(model: IndependentComponents) -> Guess:
-    """A = (WᵀW + σ²/2)⁻¹ Wᵀ, the linear map of x nearest to z, whose entries have variance 2."""
-    gram = model.weight.T @ model.weight
-    prior = jnp.exp(2 * model.log_noise) / 2 * jnp.eye(len(gram))
-    return Guess(jnp.linalg.solve(gram + prior, model.weight.T))
-
-
-def fit_with_held_noise(
-    model: IndependentComponents,
+def by_vae(
+    start: IndependentComponents,
     data: Float[np.ndarray, "images pixels"],
+    key: Key[Array, ""],
     settings: Settings,
     run: Run,
+) -> IndependentComponents:
+    """The same decoder from the same start, through the same noise levels, with an encoder."""
+    encoder_key, fit_key = jax.random.split(key)
+    encoder = LaplaceEncoder(*start.weight.shape, hidden=settings.vae_hidden, key=encoder_key)
+    vae, bounds = train_lowering_noise(
+        Autoencoder(encoder, start),
+        jnp.asarray(data),
+        settings.held_noise,
+        run.directory,
+        key=fit_key,
+        steps=settings.vae_steps,
+        learning_rate=settings.vae_learning_rate,
+    )
+    for i, bound in enumerate(bounds):
+        run.log(i + 1, len(bounds), bound=float(bound))
+    return vae.model
+
+
+def with_held_noise(
+    model: IndependentComponents,
+    data: Float[np.ndarray, "images pixels"],
     key: Key[Array, ""],
+    settings: Settings,
+    run: Run,
 ) -> IndependentComponents:
     """ALWS by EM's steps, the noise held at one level after the other."""
     for noise in settings.held_noise:
@@ -151,19 +158,20 @@ def fit_with_held_noise(
     return eqx.tree_at(lambda m: m.log_noise, model, jnp.asarray(model.log_noise))
 
 
-def fit_alws(
+def by_alws(
     model: IndependentComponents,
     data: Float[np.ndarray, "images pixels"],
+    key: Key[Array, ""],
     settings: Settings,
     run: Run,
-    key: Key[Array, ""],
+    *,
     adapt_ridge: bool,
 ) -> IndependentComponents:
     """ALWS with the noise learnt, λ fixed or adapted; the noise may need larger steps."""
     labels = eqx.tree_at(lambda m: (m.weight, m.log_noise), model, ("weight", "noise"))
     optimisers: dict[Hashable, optax.GradientTransformation] = {
-        "weight": defaults.optimiser(settings.steps, settings.learning_rate),
-        "noise": defaults.optimiser(settings.steps, settings.noise_learning_rate),
+        "weight": decaying_adam(settings.steps, settings.learning_rate),
+        "noise": decaying_adam(settings.steps, settings.noise_learning_rate),
     }
     adapt = alws.Adapt(ridge=adapt_ridge, features=settings.projections is not None)
     how = fit_settings(settings, optax.multi_transform(optimisers, labels), adapt, key)
@@ -186,45 +194,38 @@ def fit_settings(
         regression = alws.regressions.LinearReadout(
             Following(best_linear_guess), ridge=settings.ridge
         )
-        estimate = alws.contrib.Centred(alws.estimates.Natural(), settings.batch_size)
+        estimate = alws.estimates.Centred(alws.estimates.Natural(), settings.batch_size)
     else:
         features = Linear.random(key, settings.side**2, settings.projections)
         kernel = SquaredExponential(features, track=False)
-        regression, estimate = (
-            alws.regressions.KernelRidge(kernel, ridge=settings.ridge),
-            alws.estimates.Natural(),
-        )
+        regression = alws.regressions.KernelRidge(kernel, ridge=settings.ridge)
+        estimate = alws.estimates.Natural()
     n = settings.sleep_samples
     return alws.Settings(regression, estimate, optimiser, sleep_samples=n, adapt=adapt)
+
+
+class Guess(Features):
+    """u = A x, functions of each u_i, and all products u_i u_j."""
+
+    weight: Float[Array, "latents pixels"]
+
+    def __call__(self, x: Float[Array, "batch pixels"]) -> Float[Array, "batch features"]:
+        u = x @ self.weight.T
+        bends = (jnp.tanh(u), jnp.tanh(3 * u), jnp.sqrt(u**2 + 0.1), jnp.exp(-2 * u**2))
+        first, second = np.triu_indices(u.shape[1])
+        return jnp.concatenate([u, *bends, u[:, first] * u[:, second]], axis=1)
+
+
+def best_linear_guess(model: IndependentComponents) -> Guess:
+    """A = (WᵀW + σ²/2)⁻¹ Wᵀ, the linear map of x nearest to z, whose entries have variance 2."""
+    gram = model.weight.T @ model.weight
+    prior = jnp.exp(2 * model.log_noise) / 2 * jnp.eye(len(gram))
+    return Guess(jnp.linalg.solve(gram + prior, model.weight.T))
 
 
 def em_step(noise: float) -> optax.GradientTransformation:
     """W + σ²/2 ∇_W J: EM's own step where E zzᵀ = 2I; no step longer than the filters can bear."""
     return optax.chain(optax.clip_by_global_norm(4.0 / noise**2), optax.sgd(noise**2 / 2))
-
-
-def fit_vae(
-    start: IndependentComponents,
-    data: Float[np.ndarray, "images pixels"],
-    settings: Settings,
-    run: Run,
-    key: Key[Array, ""],
-) -> IndependentComponents:
-    """The same decoder from the same start, through the same noise levels, with an encoder."""
-    encoder_key, fit_key = jax.random.split(key)
-    encoder = LaplaceEncoder(*start.weight.shape, hidden=settings.vae_hidden, key=encoder_key)
-    vae, bounds = train_lowering_noise(
-        Autoencoder(encoder, start),
-        jnp.asarray(data),
-        settings.held_noise,
-        run.directory,
-        key=fit_key,
-        steps=settings.vae_steps,
-        learning_rate=settings.vae_learning_rate,
-    )
-    for i, bound in enumerate(bounds):
-        run.log(i + 1, len(bounds), bound=float(bound))
-    return vae.model
 
 
 def claims(

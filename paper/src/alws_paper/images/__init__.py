@@ -1,7 +1,10 @@
 """Deep models of images, §4.7: generators, graphs with discrete latents, methods that fit them."""
 
+from alws_paper.images import architectures, experiment, others
 from alws_paper.images.amortised import Amortised
+from alws_paper.images.bench import bench_images
 from alws_paper.images.curves import Compared, Curve, Point, compare
+from alws_paper.images.data.images import Images, images
 from alws_paper.images.encoders import Architecture, connected, convolutional
 from alws_paper.images.generators import (
     DCGAN,
@@ -21,13 +24,18 @@ from alws_paper.images.methods import METHODS
 from alws_paper.images.plan import DATASETS, GENERATORS, Cell, Plan
 from alws_paper.images.protocol import Method, MethodState
 from alws_paper.images.scorer import Scorer
+from alws_paper.images.scores.lenet import LOADERS, save_lenet, train_lenet
 from alws_paper.images.trainer import Trained, train
+
+EXPERIMENTS = (architectures.EXPERIMENT, experiment.EXPERIMENT, others.EXPERIMENT)
 
 __all__ = [
     "DATASETS",
     "DCGAN",
+    "EXPERIMENTS",
     "GENERATORS",
     "GRAPHS",
+    "LOADERS",
     "METHODS",
     "Amortised",
     "Architecture",
@@ -41,6 +49,7 @@ __all__ = [
     "Feedback",
     "Finished",
     "ImageModel",
+    "Images",
     "Merged",
     "Method",
     "MethodState",
@@ -50,13 +59,17 @@ __all__ = [
     "Scorer",
     "Trained",
     "Unbounded",
+    "bench_images",
     "compare",
     "connected",
     "convolutional",
+    "images",
     "pictures",
     "refit_noise",
     "run_cell",
     "run_grid",
+    "save_lenet",
     "scored_pictures",
     "train",
+    "train_lenet",
 ]

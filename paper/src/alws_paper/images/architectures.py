@@ -28,6 +28,24 @@ BETTER = ("direct", "merged", "feedback")
 COLUMNS = 12
 
 
+def run(settings: Plan, run: Run) -> list[Claim]:
+    """Fit every graph, draw the figure, check the claims."""
+    finished = run_grid([shifted(settings, run.seed)], run.directory)
+    (run.directory / "metrics.jsonl").unlink(missing_ok=True)
+    for number, one in enumerate(finished, start=1):
+        scores = {name: float(getattr(one.curve, name)[-1]) for name in NAMES}
+        run.log(number, len(finished), **scores)
+    write_table(finished, run.directory / TABLE)
+    run.save_figure(figure(finished, settings.datasets))
+    claims = []
+    for dataset in settings.datasets:
+        found = compared(by_graph(finished, dataset), "frechet")
+        claims.append(spread_claim(dataset, found))
+        if set(found.medians) == set(GRAPHS) and dataset in ("b-mnist", "mnist"):
+            claims.append(order_claim(dataset, found))
+    return claims
+
+
 def by_graph(finished: list[Finished], dataset: str) -> dict[str, list[Finished]]:
     """Every graph's cells on one data set."""
     found: dict[str, list[Finished]] = {}
@@ -40,31 +58,6 @@ def by_graph(finished: list[Finished], dataset: str) -> dict[str, list[Finished]
 def compared(cells: dict[str, list[Finished]], score: Score) -> Compared:
     """Every graph at the largest epoch that all of them were scored at."""
     return compare({name: [one.curve for one in of] for name, of in cells.items()}, "epochs", score)
-
-
-def spread_claim(dataset: str, found: Compared) -> Claim:
-    """That the worst graph is at most `MOST` times as far as the best."""
-    values = np.array(list(found.medians.values()))
-    ratio = values.max() / values.min()
-    return Claim(
-        f"{dataset}: the architecture of the latent graph has no strong effect",
-        f"no strong effect (bar: largest Fréchet distance at most {MOST:g} times the smallest)",
-        f"ratio {significant(ratio)} {place_of(found)}: {listed(found.medians)}",
-        bool(ratio <= MOST),
-    )
-
-
-def order_claim(dataset: str, found: Compared) -> Claim:
-    """That direct, merged and feedback are better than the two graphs with skips."""
-    medians = found.medians
-    good = max(medians[name] for name in BETTER)
-    other = min(value for name, value in medians.items() if name not in BETTER)
-    return Claim(
-        f"{dataset}: direct, merged and feedback are better than the graphs with skips",
-        "clearly better by FID on the two sets of digits",
-        f"the worst of the three {significant(good)}, the better of the two {significant(other)}",
-        bool(good < other),
-    )
 
 
 def figure(finished: list[Finished], datasets: tuple[str, ...]) -> Figure:
@@ -94,22 +87,29 @@ def figure(finished: list[Finished], datasets: tuple[str, ...]) -> Figure:
     return fig
 
 
-def run(settings: Plan, run: Run) -> list[Claim]:
-    """Fit every graph, draw the figure, check the claims."""
-    finished = run_grid([shifted(settings, run.seed)], run.directory)
-    (run.directory / "metrics.jsonl").unlink(missing_ok=True)
-    for number, one in enumerate(finished, start=1):
-        scores = {name: float(getattr(one.curve, name)[-1]) for name in NAMES}
-        run.log(number, len(finished), **scores)
-    write_table(finished, run.directory / TABLE)
-    run.save_figure(figure(finished, settings.datasets))
-    claims = []
-    for dataset in settings.datasets:
-        found = compared(by_graph(finished, dataset), "frechet")
-        claims.append(spread_claim(dataset, found))
-        if set(found.medians) == set(GRAPHS) and dataset in ("b-mnist", "mnist"):
-            claims.append(order_claim(dataset, found))
-    return claims
+def spread_claim(dataset: str, found: Compared) -> Claim:
+    """That the worst graph is at most `MOST` times as far as the best."""
+    values = np.array(list(found.medians.values()))
+    ratio = values.max() / values.min()
+    return Claim(
+        f"{dataset}: the architecture of the latent graph has no strong effect",
+        f"no strong effect (bar: largest Fréchet distance at most {MOST:g} times the smallest)",
+        f"ratio {significant(ratio)} {place_of(found)}: {listed(found.medians)}",
+        bool(ratio <= MOST),
+    )
+
+
+def order_claim(dataset: str, found: Compared) -> Claim:
+    """That direct, merged and feedback are better than the two graphs with skips."""
+    medians = found.medians
+    good = max(medians[name] for name in BETTER)
+    other = min(value for name, value in medians.items() if name not in BETTER)
+    return Claim(
+        f"{dataset}: direct, merged and feedback are better than the graphs with skips",
+        "clearly better by FID on the two sets of digits",
+        f"the worst of the three {significant(good)}, the better of the two {significant(other)}",
+        bool(good < other),
+    )
 
 
 EXPERIMENT = Experiment(

@@ -1,4 +1,4 @@
-"""`alws bench images`: the comparison of image methods with lists of the user's own."""
+"""`alws-paper bench images`: the comparison of image methods with lists of the user's own."""
 
 import json
 from collections.abc import Sequence

@@ -17,11 +17,8 @@ methods have the paper's values. `paper` trains SIVI for 1000 epochs and WGAN-GP
 for 50.
 """
 
-import sys
 from dataclasses import replace
 from typing import Any
-
-from rich.console import Console
 
 from alws_paper.gallery import TABLE
 from alws_paper.images.claims import (
@@ -58,27 +55,6 @@ def desk_adapts(after_epochs: float) -> dict[str, Any]:
     }
 
 
-def run_plans(plans: list[Plan], run: Run) -> Groups:
-    """Run the grid in the run's directory, keep the last scores as metrics, draw the figure."""
-    shown = sys.stderr.isatty() if run.progress is None else run.progress
-    console = Console(stderr=True, quiet=not shown)
-
-    def progress(finished: int, cells: int) -> None:
-        console.print(f"{finished} of {cells} runs finished", highlight=False, end="\r")
-
-    finished = run_grid(plans, run.directory, progress=progress)
-    (run.directory / "metrics.jsonl").unlink(missing_ok=True)
-    for number, one in enumerate(finished, start=1):
-        summary = {k: float("nan") if v is None else v for k, v in one.summary.items()}
-        numbers = {k: float(v) for k, v in summary.items() if not isinstance(v, str)}
-        numbers.pop("steps")
-        run.log(number, len(finished), **numbers)
-    groups = grouped(finished)
-    write_table(finished, run.directory / TABLE)
-    run.save_figure(figure(groups), dpi=110 if len(groups) < 4 else 90)
-    return groups
-
-
 def shifted(plan: Plan, seed: int) -> Plan:
     """The plan with every seed counted from the run's.
 
@@ -100,6 +76,25 @@ def run(settings: Plan, run: Run) -> list[Claim]:
     for group, cells in groups.items():
         claims += likelihood_claim(group, cells)
     return claims
+
+
+def run_plans(plans: list[Plan], run: Run) -> Groups:
+    """Run the grid in the run's directory, keep the last scores as metrics, draw the figure."""
+
+    def progress(finished: int, cells: int) -> None:
+        run.tell(f"{finished} of {cells} runs finished", end="\r")
+
+    finished = run_grid(plans, run.directory, progress=progress)
+    (run.directory / "metrics.jsonl").unlink(missing_ok=True)
+    for number, one in enumerate(finished, start=1):
+        summary = {k: float("nan") if v is None else v for k, v in one.summary.items()}
+        numbers = {k: float(v) for k, v in summary.items() if not isinstance(v, str)}
+        numbers.pop("steps")
+        run.log(number, len(finished), **numbers)
+    groups = grouped(finished)
+    write_table(finished, run.directory / TABLE)
+    run.save_figure(figure(groups), dpi=110 if len(groups) < 4 else 90)
+    return groups
 
 
 EXPERIMENT = Experiment(

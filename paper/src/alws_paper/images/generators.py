@@ -12,12 +12,12 @@ Images are `[channels, side, side]`.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from alws.likelihoods import Bernoulli, Gaussian, Likelihood
 from alws.validation import at_least
@@ -179,9 +179,22 @@ class ImageModel(eqx.Module):
         return self.output.mean(self.network(z))
 
 
+@runtime_checkable
+class Pictured(Protocol):
+    """A model whose pictures without noise can be drawn."""
+
+    def sample_latent(self, key: Key[Array, ""]) -> PyTree:
+        """One draw z from p(z)."""
+        ...
+
+    def mean(self, z: PyTree) -> Float[Array, "..."]:
+        """E[x | z]."""
+        ...
+
+
 @eqx.filter_jit
 def pictures(
-    model: Any, key: Key[Array, ""], number: int
+    model: Pictured, key: Key[Array, ""], number: int
 ) -> Float[Array, "number channels height width"]:
     """E[x | z] for `number` latents from the prior: pictures without pixel noise.
 
@@ -193,14 +206,14 @@ def pictures(
 
 @eqx.filter_jit
 def scored_pictures(
-    model: Any, key: Key[Array, ""], number: int
+    model: Pictured, key: Key[Array, ""], number: int
 ) -> Float[Array, "number channels height width"]:
     """The same pictures as they are scored: binary pixels drawn, others without noise.
 
     Example: `scored_pictures(model, key, 100)` has zeros and ones only if the output is `Binary`.
     """
     means = pictures(model, key, number)
-    if not isinstance(model.output, Binary):
+    if not isinstance(getattr(model, "output", None), Binary):
         return means
     return jax.random.bernoulli(jax.random.fold_in(key, 1), means).astype(means.dtype)
 
@@ -212,6 +225,7 @@ __all__ = [
     "Connected",
     "ImageModel",
     "Output",
+    "Pictured",
     "Unbounded",
     "pictures",
     "scored_pictures",

@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Key
 
 from alws_paper.images.data.images import Images
-from alws_paper.images.generators import pictures, scored_pictures
+from alws_paper.images.generators import Pictured, pictures, scored_pictures
 from alws_paper.images.plan import LENET
+from alws_paper.images.scores.distances import KernelDistance, frechet_distance, kernel_distance
 from alws_paper.images.scores.efficientnet import EfficientNet
 from alws_paper.images.scores.extractors import OnnxExtractor, extract, extractor_name
-from alws_paper.images.scores.image_scores import KernelDistance, frechet_distance, kernel_distance
 from alws_paper.images.scores.lenet import LeNet
 
 CHUNK = 500
@@ -61,7 +61,7 @@ class Scorer:
         self.extractor: Any = eqx.filter_jit(network) if compiled else network  # pyright: ignore
         self.real = self._real(data.test[:number] if slow else data.test, cache)
 
-    def __call__(self, model: Any, key: Key[Array, ""]) -> tuple[float, KernelDistance]:
+    def __call__(self, model: Pictured, key: Key[Array, ""]) -> tuple[float, KernelDistance]:
         """Fréchet and kernel distance of the model's pictures, infinite if they are not finite."""
         generated = draw_pictures(model, key, self.number, scored=True)
         if not np.isfinite(generated).all():
@@ -94,7 +94,7 @@ class Scorer:
 
 
 def draw_pictures(
-    model: Any, key: Key[Array, ""], number: int, *, scored: bool = False
+    model: Pictured, key: Key[Array, ""], number: int, *, scored: bool = False
 ) -> Float32[np.ndarray, "number channels height width"]:
     """Pictures from the prior, some at a time, so that memory does not grow with their number.
 

@@ -26,8 +26,6 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 import alws
-from alws import checkpoint
-from alws import fit as defaults
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
 from alws_paper.neural_process.figure import figure
@@ -35,6 +33,7 @@ from alws_paper.neural_process.paired import paired_tests
 from alws_paper.neural_process.sinusoids import Sinusoids, grid, posterior_moments, sinusoids
 from alws_paper.neural_process.variational import Context, Normal, train_variational
 from alws_paper.run import Claim, Experiment, Run
+from alws_paper.shared.training import decaying_adam
 
 CONTEXT, TARGETS = 4, 8
 WIDTH = 50
@@ -59,27 +58,6 @@ PAPER = {
     "other": ("lower error of the posterior mean", "not in the paper"),
 }
 """What is claimed, and the paper's figures or words."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; `paper` has those of the paper's table."""
-
-    steps: int
-    variational_steps: int
-    contexts: int = 8
-    variational_contexts: int = 8
-    learning_rate: float = 2e-3
-    variational_learning_rate: float = 2e-3
-    longer: int = 10
-    noise_latent: bool = True
-    sleep_samples: int = 64
-    ridge: float = 0.5
-    bandwidth: float = 0.7
-    adaptation_rate: float = 0.0
-    functions: int = 20_000
-    test_functions: int = 500
-    samples: int = 100
 
 
 class NeuralProcess(eqx.Module):
@@ -145,13 +123,79 @@ class WithNoiseLatent(eqx.Module):
         return self.process.likelihood(mean + scale * noise, context)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; `paper` has those of the paper's table."""
+
+    steps: int
+    variational_steps: int
+    contexts: int = 8
+    variational_contexts: int = 8
+    learning_rate: float = 2e-3
+    variational_learning_rate: float = 2e-3
+    longer: int = 10
+    noise_latent: bool = True
+    sleep_samples: int = 64
+    ridge: float = 0.5
+    bandwidth: float = 0.7
+    adaptation_rate: float = 0.0
+    functions: int = 20_000
+    test_functions: int = 500
+    samples: int = 100
+
+
+def run(settings: Settings, run: Run) -> list[Claim]:
+    """Train the process in each way, predict the test functions, compare the errors."""
+    train_key, start_key, test_key = jax.random.split(jax.random.key(run.seed), 3)
+
+    start = NeuralProcess(start_key)
+    data = sinusoids(train_key, settings.functions, points=TARGETS)
+    contexts = Context(data.x[:, :CONTEXT], data.y[:, :CONTEXT], data.x)
+    test = sinusoids(test_key, settings.test_functions, points=CONTEXT)
+
+    rivals = {
+        name: by_variational(name, start, contexts, data.y, settings, run)
+        for name in (VARIATIONAL, *HARDER)
+    }
+    models = {ALWS: by_alws(start, contexts, data.y, settings, run), **rivals}
+
+    drawn = {}
+    for name, model in models.items():
+        for pairs in (CONTEXT,) if name in HARDER else range(1, CONTEXT + 1):
+            r = jax.vmap(model.represent)(test.x[:, :pairs], test.y[:, :pairs])
+            functions = predict(model, r, jax.random.key(run.seed + 4), settings.samples)
+            drawn[name, pairs] = np.asarray(functions, float)
+    run.save_figure(figure(drawn, data, test, (ALWS, VARIATIONAL), CONTEXT))
+    return claims(drawn, test, settings)
+
+
+def by_variational(
+    name: str, start: NeuralProcess, contexts: Context, y: Array, settings: Settings, run: Run
+) -> NeuralProcess:
+    """The ELBO of the paper, with one mean over all pairs instead, or for many more steps."""
+    return run.once(
+        name,
+        start,
+        lambda: train_variational(
+            start,
+            contexts,
+            y,
+            key=jax.random.key(run.seed + 3),
+            steps=settings.variational_steps * (settings.longer if name == LONGER else 1),
+            batch_size=settings.variational_contexts,
+            learning_rate=settings.variational_learning_rate,
+            pooling="mean" if name == ONE_MEAN else "sum",
+        )[0],
+    )
+
+
 def by_alws(
     start: NeuralProcess, contexts: Context, y: Array, settings: Settings, run: Run
 ) -> NeuralProcess:
-    """Maximum likelihood by wake-sleep, one gradient model for each context."""
+    """Maximum likelihood by wake-sleep, one regression for each context."""
     kernel = SquaredExponential(bandwidth=settings.bandwidth)
     rate = settings.adaptation_rate
-    result = alws.fit(
+    model = alws.fit(
         WithNoiseLatent(start) if settings.noise_latent else start,
         y,
         conditions=contexts,
@@ -160,34 +204,13 @@ def by_alws(
         batch_size=settings.contexts,
         settings=alws.Settings(
             regression=alws.regressions.KernelRidge(kernel, ridge=settings.ridge),
-            optimiser=defaults.optimiser(settings.steps, settings.learning_rate),
+            optimiser=decaying_adam(settings.steps, settings.learning_rate),
             sleep_samples=settings.sleep_samples,
             adapt=alws.Adapt(learning_rate=rate) if rate > 0 else alws.ALWS_F,
         ),
         **run.fit_arguments(),
-    )
-    return result.model.process if settings.noise_latent else result.model
-
-
-def by_variational(
-    name: str, start: NeuralProcess, contexts: Context, y: Array, settings: Settings, run: Run
-) -> NeuralProcess:
-    """The ELBO of the paper, with one mean over all pairs instead, or for many more steps."""
-    path = run.directory / f"{name}.npz"
-    if path.exists():
-        return checkpoint.load(path, start)
-    model, _ = train_variational(
-        start,
-        contexts,
-        y,
-        key=jax.random.key(run.seed + 3),
-        steps=settings.variational_steps * (settings.longer if name == LONGER else 1),
-        batch_size=settings.variational_contexts,
-        learning_rate=settings.variational_learning_rate,
-        pooling="mean" if name == ONE_MEAN else "sum",
-    )
-    checkpoint.save(path, model, {"method": name})
-    return model
+    ).model
+    return model.process if isinstance(model, WithNoiseLatent) else model
 
 
 @eqx.filter_jit
@@ -202,26 +225,6 @@ def predict(
         return jax.vmap(lambda z: model.decode(z, grid()).mean)(z)
 
     return jax.lax.map(one, (r, jax.random.split(key, len(r))))
-
-
-def run(settings: Settings, run: Run) -> list[Claim]:
-    """Train the process in each way, predict the test functions, compare the errors."""
-    train_key, start_key, test_key = jax.random.split(jax.random.key(run.seed), 3)
-    data = sinusoids(train_key, settings.functions, points=TARGETS)
-    contexts = Context(data.x[:, :CONTEXT], data.y[:, :CONTEXT], data.x)
-    start = NeuralProcess(start_key)
-    models = {ALWS: by_alws(start, contexts, data.y, settings, run)}
-    for name in (VARIATIONAL, *HARDER):
-        models[name] = by_variational(name, start, contexts, data.y, settings, run)
-    test = sinusoids(test_key, settings.test_functions, points=CONTEXT)
-    drawn = {}
-    for name, model in models.items():
-        for pairs in (CONTEXT,) if name in HARDER else range(1, CONTEXT + 1):
-            r = jax.vmap(model.represent)(test.x[:, :pairs], test.y[:, :pairs])
-            functions = predict(model, r, jax.random.key(run.seed + 4), settings.samples)
-            drawn[name, pairs] = np.asarray(functions, float)
-    run.save_figure(figure(drawn, data, test, (ALWS, VARIATIONAL), CONTEXT))
-    return claims(drawn, test, settings)
 
 
 def claims(

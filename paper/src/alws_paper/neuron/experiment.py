@@ -61,22 +61,6 @@ FIRST_GATES = (0.01, 0.8, 0.01)
 """m, h and n at the start; the paper's zeros have no logarithm of their odds."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; `paper` has the number of steps and samples of the authors.
-
-    `desk` has half the samples and a rate near `paper`'s: at twice that rate g_Na ends off by more
-    than it began.
-    """
-
-    steps: int
-    sleep_samples: int
-    learning_rate: float = 0.012
-    ridge: float = 0.07
-    times: int = 1000
-    simulations: int = 500
-
-
 class HodgkinHuxley(alws.StateSpace):
     """The neuron; every parameter is learnt by the logarithm of its size, its sign is known."""
 
@@ -144,6 +128,50 @@ def over_expm1(y: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return jnp.where(small, 1 - y / 2, safe / jnp.expm1(safe))
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; `paper` has the number of steps and samples of the authors.
+
+    `desk` has half the samples and a rate near `paper`'s: at twice that rate g_Na ends off by more
+    than it began.
+    """
+
+    steps: int
+    sleep_samples: int
+    learning_rate: float = 0.012
+    ridge: float = 0.07
+    times: int = 1000
+    simulations: int = 500
+
+
+class Responses(NamedTuple):
+    """Voltages simulated under one current, for each set of parameters, and their spikes."""
+
+    current: Float[np.ndarray, " times"]
+    voltages: dict[str, Float[np.ndarray, "simulations times"]]
+    trains: dict[str, SpikeTrains]
+
+
+def run(settings: Settings, run: Run) -> list[Claim]:
+    """Simulate the trace, fit the neuron to it, and compare responses to both currents."""
+    keys = jax.random.split(jax.random.key(run.seed), 5)
+
+    truth, start = HodgkinHuxley(TRUE), HodgkinHuxley(START)
+    current = training_current(keys[0], settings.times)
+    _, x = eqx.filter_jit(truth.sample)(keys[1], alws.Given(current))
+
+    learnt = by_alws(start, x, current, keys[2], settings, run)
+
+    models = {"true": truth, "learnt": learnt, "start": start}
+    unseen = unseen_current(keys[3], settings.times)
+    responses = {
+        name: respond(models, current, keys[4], settings.simulations)
+        for name, current in (("training", current), ("unseen", unseen))
+    }
+    run.save_figure(figure(np.asarray(x), responses, run.trace(), TRUE._asdict(), STEP))
+    return claims(responses, learnt.parameters)
+
+
 def training_current(key: Key[Array, ""], times: int) -> Float[Array, " times"]:
     """Noise around 0, around 10 from a tenth to nine tenths of the time, and around 0 again."""
     t = jnp.arange(times) / times
@@ -155,6 +183,35 @@ def unseen_current(key: Key[Array, ""], times: int) -> Float[Array, " times"]:
     t = jnp.arange(times) / times
     weak, strong = (t >= 0.1) & (t < 0.45), (t >= 0.55) & (t < 0.9)
     return 8.0 * weak + 12.0 * strong + 2 * jax.random.normal(key, (times,))
+
+
+def by_alws(
+    start: HodgkinHuxley,
+    x: Float[Array, " times"],
+    current: Float[Array, " times"],
+    key: Key[Array, ""],
+    settings: Settings,
+    run: Run,
+) -> HodgkinHuxley:
+    """The fit to the one trace, linear in what is seen of it."""
+    kernel = DotProduct(Network(summaries))
+    schedule = optax.cosine_decay_schedule(settings.learning_rate, settings.steps)
+    return alws.fit(
+        start,
+        x[None],
+        conditions=alws.Given(current[None]),
+        key=key,
+        steps=settings.steps,
+        settings=alws.Settings(
+            regression=alws.regressions.KernelRidge(kernel, ridge=settings.ridge),
+            estimate=alws.estimates.Joint(),
+            optimiser=optax.adam(schedule),
+            sleep_samples=settings.sleep_samples,
+            adapt=alws.ALWS_F,
+            measure_every=10,
+        ),
+        **run.fit_arguments(trace=lambda model: model.parameters._asdict()),
+    ).model
 
 
 def summaries(x: Float[Array, " times"]) -> Float[Array, " summaries"]:
@@ -173,50 +230,6 @@ def windows(times: int, centres: np.ndarray, width: float) -> Float[Array, "time
     """Gaussian windows of unit sum."""
     weight = np.exp(-0.5 * ((np.arange(times)[:, None] - centres) / width) ** 2)
     return jnp.asarray(weight / weight.sum(axis=0), float)
-
-
-class Responses(NamedTuple):
-    """Voltages simulated under one current, for each set of parameters, and their spikes."""
-
-    current: Float[np.ndarray, " times"]
-    voltages: dict[str, Float[np.ndarray, "simulations times"]]
-    trains: dict[str, SpikeTrains]
-
-
-def run(settings: Settings, run: Run) -> list[Claim]:
-    """Simulate the trace, fit the neuron to it, and compare responses to both currents."""
-    keys = jax.random.split(jax.random.key(run.seed), 5)
-    truth, start = HodgkinHuxley(TRUE), HodgkinHuxley(START)
-    current = training_current(keys[0], settings.times)
-    _, x = eqx.filter_jit(truth.sample)(keys[1], alws.Given(current))
-    result = alws.fit(
-        start,
-        x[None],
-        conditions=alws.Given(current[None]),
-        key=keys[2],
-        steps=settings.steps,
-        settings=alws.Settings(
-            regression=alws.regressions.KernelRidge(
-                DotProduct(Network(summaries)), ridge=settings.ridge
-            ),
-            estimate=alws.estimates.Joint(),
-            optimiser=optax.adam(
-                optax.cosine_decay_schedule(settings.learning_rate, settings.steps)
-            ),
-            sleep_samples=settings.sleep_samples,
-            adapt=alws.ALWS_F,
-            measure_every=10,
-        ),
-        **run.fit_arguments(trace=lambda model: model.parameters._asdict()),
-    )
-    models = {"true": truth, "learnt": result.model, "start": start}
-    unseen = unseen_current(keys[3], settings.times)
-    responses = {
-        name: respond(models, current, keys[4], settings.simulations)
-        for name, current in (("training", current), ("unseen", unseen))
-    }
-    run.save_figure(figure(np.asarray(x), responses, run.trace(), TRUE._asdict(), STEP))
-    return claims(responses, result.model.parameters)
 
 
 def respond(

@@ -39,21 +39,6 @@ DECODABLE = 0.5
 """Least R² at which a latent counts as carried."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; `paper` has the authors' kernel size and noise."""
-
-    steps: int
-    starts: int = 4
-    sequences: int = 3
-    times: int = 30
-    sleep_samples: int = 300
-    projections: int = 100
-    ridge: float = 0.1
-    learning_rate: float = 0.01
-    drawn: int = 50
-
-
 class Oscillator(alws.StateSpace):
     """Two latents moved and shown by small networks."""
 
@@ -90,11 +75,81 @@ class Oscillator(alws.StateSpace):
         return dist.Normal(self.show(state), jnp.exp(self.log_pixel_noise)).to_event(1)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; `paper` has the authors' kernel size and noise."""
+
+    steps: int
+    starts: int = 4
+    sequences: int = 3
+    times: int = 30
+    sleep_samples: int = 300
+    projections: int = 100
+    ridge: float = 0.1
+    learning_rate: float = 0.01
+    drawn: int = 50
+
+
 class Generated(NamedTuple):
     """Sequences a model generates: states, and images without their noise."""
 
     states: Float[np.ndarray, "sequences times 2"]
     images: Float[np.ndarray, "sequences times pixels"]
+
+
+def run(settings: Settings, run: Run) -> list[Claim]:
+    """Fit three sequences, generate longer ones, and compare their rhythm."""
+    data_key, start_key, feature_key, fit_key, draw_key = jax.random.split(
+        jax.random.key(run.seed), 5
+    )
+
+    starts = [
+        Oscillator(key, settings.times) for key in jax.random.split(start_key, settings.starts)
+    ]
+    images, _ = oscillations(data_key, settings.sequences, GENERATED)
+    seen = images[:, : settings.times]
+
+    features = Linear.random(feature_key, settings.times * PIXELS, settings.projections)
+    names = ["checkpoint", *(f"start-{i}" for i in range(1, settings.starts))]
+    fits = [
+        by_alws(name, start, seen, features, fit_key, settings, run)
+        for name, start in zip(names, starts, strict=True)
+    ]
+    heights = [fit.metrics["objective"][-max(1, settings.steps // 50) :].mean() for fit in fits]
+    best = fits[highest(heights, [attainable(fit.model) for fit in fits])].model
+
+    generated = generate(best, draw_key, settings.drawn)
+    run.save_figure(figure(np.asarray(images[0]), generated, settings.times))
+    return claims(np.asarray(images), generated, heights)
+
+
+def by_alws(
+    name: str,
+    start: Oscillator,
+    data: Float[Array, "sequences times pixels"],
+    features: Linear,
+    key: Key[Array, ""],
+    settings: Settings,
+    run: Run,
+) -> alws.Result[Oscillator]:
+    """The fit from one start."""
+    schedule = optax.cosine_decay_schedule(settings.learning_rate, settings.steps, 0.1)
+    return alws.fit(
+        start,
+        data,
+        key=key,
+        steps=settings.steps,
+        settings=alws.Settings(
+            regression=alws.regressions.LinearReadout(features, ridge=settings.ridge, reach=4.0),
+            estimate=alws.estimates.Cross(),
+            optimiser=optax.chain(optax.clip_by_global_norm(1e3), optax.adam(schedule)),
+            sleep_samples=settings.sleep_samples,
+            validation_samples=10,
+            adapt=alws.ALWS_F,
+            measure_every=10,
+        ),
+        **run.fit_arguments(name),
+    )
 
 
 def attainable(model: Oscillator) -> float:
@@ -112,46 +167,6 @@ def highest(heights: list[float], limits: list[float]) -> int:
     """Which start has the highest J among those within their limits, or among all if none is."""
     within = [h if h <= limit else -np.inf for h, limit in zip(heights, limits, strict=True)]
     return int(np.argmax(within if np.isfinite(within).any() else heights))
-
-
-def run(settings: Settings, run: Run) -> list[Claim]:
-    """Fit three sequences, generate longer ones, and compare their rhythm."""
-    data_key, start_key, feature_key, fit_key, draw_key = jax.random.split(
-        jax.random.key(run.seed), 5
-    )
-    images, _ = oscillations(data_key, settings.sequences, GENERATED)
-    features = Linear.random(feature_key, settings.times * PIXELS, settings.projections)
-    fits = [
-        alws.fit(
-            Oscillator(key, settings.times),
-            images[:, : settings.times],
-            key=fit_key,
-            steps=settings.steps,
-            settings=alws.Settings(
-                regression=alws.regressions.LinearReadout(
-                    features, ridge=settings.ridge, reach=4.0
-                ),
-                estimate=alws.estimates.Cross(),
-                optimiser=optax.chain(
-                    optax.clip_by_global_norm(1e3),
-                    optax.adam(
-                        optax.cosine_decay_schedule(settings.learning_rate, settings.steps, 0.1)
-                    ),
-                ),
-                sleep_samples=settings.sleep_samples,
-                validation_samples=10,
-                adapt=alws.ALWS_F,
-                measure_every=10,
-            ),
-            **run.fit_arguments("checkpoint" if i == 0 else f"start-{i}"),
-        )
-        for i, key in enumerate(jax.random.split(start_key, settings.starts))
-    ]
-    heights = [fit.metrics["objective"][-max(1, settings.steps // 50) :].mean() for fit in fits]
-    best = fits[highest(heights, [attainable(fit.model) for fit in fits])].model
-    generated = generate(best, draw_key, settings.drawn)
-    run.save_figure(figure(np.asarray(images[0]), generated, settings.times))
-    return claims(np.asarray(images), generated, heights)
 
 
 def generate(model: Oscillator, key: Key[Array, ""], number: int) -> Generated:
@@ -206,6 +221,27 @@ def decodability(generated: Generated) -> dict[str, float]:
     return scores
 
 
+def figure(example: Float[np.ndarray, "times pixels"], generated: Generated, times: int) -> Figure:
+    """A true sequence with the part that was seen, the latents, and a generated sequence."""
+    fig, axes = plt.subplots(3, 1, figsize=(9, 7), height_ratios=[1, 2.2, 1])
+    axes[0].imshow(example.T, aspect="auto", cmap="gray", origin="lower")
+    axes[0].axvline(times - 0.5, color="red")
+    axes[0].set(title="data; the model sees what is left of the red line", ylabel="pixel")
+    centres = np.linspace(-1.5, 1.5, PIXELS)
+    light = np.maximum(generated.images, 0) ** 2
+    position = (light @ centres) / light.sum(axis=2)
+    points = axes[1].scatter(*generated.states[:10].reshape(-1, 2).T, c=position[:10].ravel(), s=8)
+    axes[1].plot(*generated.states[0, -25:].T, color="black", linewidth=0.8)
+    axes[1].set(title="latents of generated sequences; the line is two periods of one of them")
+    axes[1].set_aspect("equal", adjustable="datalim")
+    fig.colorbar(points, ax=axes[1], label="position shown")
+    axes[2].imshow(generated.images[0].T, aspect="auto", cmap="gray", origin="lower")
+    axes[2].set(title="generated", xlabel="time", ylabel="pixel")
+    fig.tight_layout()
+    plt.close(fig)
+    return fig
+
+
 def claims(
     images: Float[np.ndarray, "sequences times pixels"],
     generated: Generated,
@@ -233,27 +269,6 @@ def claims(
             min(scores.values()) >= DECODABLE,
         ),
     ]
-
-
-def figure(example: Float[np.ndarray, "times pixels"], generated: Generated, times: int) -> Figure:
-    """A true sequence with the part that was seen, the latents, and a generated sequence."""
-    fig, axes = plt.subplots(3, 1, figsize=(9, 7), height_ratios=[1, 2.2, 1])
-    axes[0].imshow(example.T, aspect="auto", cmap="gray", origin="lower")
-    axes[0].axvline(times - 0.5, color="red")
-    axes[0].set(title="data; the model sees what is left of the red line", ylabel="pixel")
-    centres = np.linspace(-1.5, 1.5, PIXELS)
-    light = np.maximum(generated.images, 0) ** 2
-    position = (light @ centres) / light.sum(axis=2)
-    points = axes[1].scatter(*generated.states[:10].reshape(-1, 2).T, c=position[:10].ravel(), s=8)
-    axes[1].plot(*generated.states[0, -25:].T, color="black", linewidth=0.8)
-    axes[1].set(title="latents of generated sequences; the line is two periods of one of them")
-    axes[1].set_aspect("equal", adjustable="datalim")
-    fig.colorbar(points, ax=axes[1], label="position shown")
-    axes[2].imshow(generated.images[0].T, aspect="auto", cmap="gray", origin="lower")
-    axes[2].set(title="generated", xlabel="time", ylabel="pixel")
-    fig.tight_layout()
-    plt.close(fig)
-    return fig
 
 
 EXPERIMENT = Experiment(

@@ -23,39 +23,21 @@ from jaxtyping import Array, Float, Int, Key
 from matplotlib.figure import Figure
 
 import alws
-from alws import checkpoint
-from alws import fit as defaults
 from alws.features import Standardise
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
-from alws_paper.pinwheel import data as pinwheel
 from alws_paper.pinwheel.conjugate import mixture_prior
+from alws_paper.pinwheel.data import pinwheel
 from alws_paper.pinwheel.sin import Fitted, StructuredInference, fit_sin
 from alws_paper.run import Claim, Experiment, Run, significant
 from alws_paper.shared.mmd import mmd_two_sample_test
 from alws_paper.shared.relative_mmd import relative_mmd_test
+from alws_paper.shared.training import decaying_adam
 
 COMPONENTS = 10
 ARMS = 5
 KEPT = 0.05
 """A component keeps weight when its probability is above half of an even share of ten."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; `paper` has those of the paper's table."""
-
-    steps: int
-    learning_rate: float = 3e-3
-    sleep_samples: int = 1000
-    batch_size: int = 200
-    ridge: float = 0.01
-    dirichlet: float = 5e-3
-    strength: float = 1e-4
-    points_per_arm: int = 500
-    sin_steps: int = 4000
-    sin_learning_rate: float = 1e-2
-    test_samples: int = 1500
 
 
 class Pinwheel(eqx.Module):
@@ -105,6 +87,23 @@ def log_determinant(lower: Float[Array, "2 2"]) -> Float[Array, ""]:
     return jnp.log(jnp.abs(jnp.diagonal(lower))).sum()
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; `paper` has those of the paper's table."""
+
+    steps: int
+    learning_rate: float = 3e-3
+    sleep_samples: int = 1000
+    batch_size: int = 200
+    ridge: float = 0.01
+    dirichlet: float = 5e-3
+    strength: float = 1e-4
+    points_per_arm: int = 500
+    sin_steps: int = 4000
+    sin_learning_rate: float = 1e-2
+    test_samples: int = 1500
+
+
 def penalty(model: Pinwheel, settings: Settings) -> Float[Array, ""]:
     """Log penalties per observation: Dirichlet on q, normal-inverse-Wishart on (μ, Σ), ‖w‖²."""
     lower = jnp.tril(model.factors)
@@ -121,84 +120,96 @@ def penalty(model: Pinwheel, settings: Settings) -> Float[Array, ""]:
 
 
 def run(settings: Settings, run: Run) -> list[Claim]:
-    """Fit both, draw the five panels, check the claims."""
+    """Fit the model and its Bayesian rival to the pinwheel, draw the five panels."""
     data_key, start_key, fit_key, sample_key = jax.random.split(jax.random.key(run.seed), 4)
-    data, arm = pinwheel(data_key, points_per_arm=settings.points_per_arm)
+
     start = Pinwheel(start_key)
-    kernel = SquaredExponential(Standardise.from_data(data))
-    result = alws.fit(
-        start,
-        data,
-        key=fit_key,
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        log_prior=lambda model: len(data) * penalty(model, settings),
-        settings=alws.Settings(
-            regression=alws.regressions.KernelRidge(kernel, ridge=settings.ridge),
-            optimiser=defaults.optimiser(settings.steps, settings.learning_rate),
-            sleep_samples=settings.sleep_samples,
-        ),
-        **run.fit_arguments(),
-    )
-    draws, _ = eqx.filter_jit(alws.draw)(result.model, sample_key, 2000)
-    rival = train_rival(start.network, data, jax.random.fold_in(fit_key, 1), settings, run)
-    keys = jax.random.split(jax.random.fold_in(sample_key, 1), len(data))
-    component, _, again = jax.jit(jax.vmap(rival.model.reconstruct))(data, keys)
-    run.save_figure(figure(result.model, data, arm, draws, (component, again)))
+    data, arm = pinwheel(data_key, points_per_arm=settings.points_per_arm)
     fresh, _ = pinwheel(jax.random.fold_in(data_key, 1), points_per_arm=settings.points_per_arm)
+
+    sin = by_sin(start.network, data, jax.random.fold_in(fit_key, 1), settings, run)
+    keys = jax.random.split(jax.random.fold_in(sample_key, 1), len(data))
+    component, _, again = jax.jit(jax.vmap(sin.model.reconstruct))(data, keys)
+
+    model = by_alws(start, data, fit_key, settings, run)
+    draws, _ = eqx.filter_jit(alws.draw)(model, sample_key, 2000)
+
+    run.save_figure(figure(model, data, arm, draws, (component, again)))
     return [
-        *claims(result.model, data, arm, draws),
-        relative_claim(draws.x, again, data, fresh, settings, rival),
+        *claims(model, data, arm, draws),
+        relative_claim(draws.x, again, data, fresh, settings, sin),
     ]
 
 
-def train_rival(
+def by_sin(
     network: eqx.nn.MLP, data: Array, key: Key[Array, ""], settings: Settings, run: Run
 ) -> Fitted:
-    """The Bayesian model by SIN, its decoder starting from the same weights; once per run."""
+    """The Bayesian model by SIN, its decoder starting from the same weights."""
     start_key, fit_key = jax.random.split(key)
     start = StructuredInference.start(
         start_key, network, components=COMPONENTS, latents=2, entries=2
     )
     prior = mixture_prior(COMPONENTS, 2)
-    path = run.directory / "sin.npz"
-    if path.exists():
-        return checkpoint.load(path, Fitted(start, prior, jnp.zeros(settings.sin_steps)))
-    fitted = fit_sin(
+    return run.once(
+        "sin",
+        Fitted(start, prior, jnp.zeros(settings.sin_steps)),
+        lambda: fit_sin(
+            start,
+            data,
+            key=fit_key,
+            steps=settings.sin_steps,
+            prior=prior,
+            learning_rate=settings.sin_learning_rate,
+        ),
+    )
+
+
+def by_alws(
+    start: Pinwheel, data: Array, key: Key[Array, ""], settings: Settings, run: Run
+) -> Pinwheel:
+    """Maximum penalised likelihood, the kernel on standardised data."""
+    kernel = SquaredExponential(Standardise.from_data(data))
+    return alws.fit(
         start,
         data,
-        key=fit_key,
-        steps=settings.sin_steps,
-        prior=prior,
-        learning_rate=settings.sin_learning_rate,
-    )
-    checkpoint.save(path, fitted, {"format": 1, "step": settings.sin_steps})
-    return fitted
+        key=key,
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        log_prior=lambda model: len(data) * penalty(model, settings),
+        settings=alws.Settings(
+            regression=alws.regressions.KernelRidge(kernel, ridge=settings.ridge),
+            optimiser=decaying_adam(settings.steps, settings.learning_rate),
+            sleep_samples=settings.sleep_samples,
+        ),
+        **run.fit_arguments(),
+    ).model
 
 
-def relative_claim(
-    ours: Array, theirs: Array, data: Array, fresh: Array, settings: Settings, rival: Fitted
-) -> Claim:
-    """The relative MMD test; small p would say that ALWS is closer, p near 1 that SIN is.
-
-    The bar for "cannot tell" is 0.05 < p < 0.95, against the data as in the paper. Against fresh
-    data, which neither has seen, p is given beside it.
-    """
-    number = min(settings.test_samples, len(data))
-    some, others = (np.random.default_rng(i).permutation(len(data))[:number] for i in (1, 2))
-    test, unseen = (
-        relative_mmd_test(ours[:number], theirs[some], reference[others])
-        for reference in (data, fresh)
-    )
-    weights = rival.natural.weight / rival.natural.weight.sum()
-    return Claim(
-        "samples of ALWS and reconstructions by SIN are equally close to the data",
-        "the relative MMD test cannot tell them apart: p = 0.514",
-        f"p = {significant(test.p_value)} with {number} samples each (MMD² {test.first_mmd:.1e} "
-        f"and {test.second_mmd:.1e}); against fresh data p = {significant(unseen.p_value)}; SIN "
-        f"keeps {int((weights > KEPT).sum())} components",
-        0.05 < test.p_value < 0.95,
-    )
+def figure(
+    model: Pinwheel, data: Array, arm: Array, draws: alws.Draws, sin: tuple[Array, Array]
+) -> Figure:
+    """Data, component probabilities, the first latent layer, generated samples, SIN's samples."""
+    colours = plt.get_cmap("tab10")
+    weights = np.asarray(jax.nn.softmax(model.logits))
+    component, place = map(np.asarray, draws.z)
+    fig, axes = plt.subplots(1, 5, figsize=(17, 3.4))
+    axes[1].bar(range(COMPONENTS), weights, color=colours(range(COMPONENTS)))
+    axes[1].axhline(1 / ARMS, color="grey", lw=0.8, ls="--")
+    axes[1].set(title="component probabilities", xlabel="component", xticks=range(COMPONENTS))
+    for axis, title, points, colour in (
+        (axes[0], "data", data, arm),
+        (axes[2], "latent $z_2$ by component", place, component),
+        (axes[3], "generated by ALWS", draws.x, component),
+        (axes[4], "reconstructed by SIN", sin[1], sin[0]),
+    ):
+        axis.scatter(*np.asarray(points).T, s=3, c=colours(np.asarray(colour)))
+        axis.set(title=title, aspect="equal", adjustable="datalim")
+    reach = 1.1 * float(jnp.abs(data).max())
+    for axis in axes[[0, 3, 4]]:
+        axis.set(xlim=(-reach, reach), ylim=(-reach, reach), adjustable="box")
+    fig.tight_layout()
+    plt.close(fig)
+    return fig
 
 
 def claims(model: Pinwheel, data: Array, arm: Array, draws: alws.Draws) -> list[Claim]:
@@ -232,6 +243,31 @@ def claims(model: Pinwheel, data: Array, arm: Array, draws: alws.Draws) -> list[
     ]
 
 
+def relative_claim(
+    ours: Array, theirs: Array, data: Array, fresh: Array, settings: Settings, sin: Fitted
+) -> Claim:
+    """The relative MMD test; small p would say that ALWS is closer, p near 1 that SIN is.
+
+    The bar for "cannot tell" is 0.05 < p < 0.95, against the data as in the paper. Against fresh
+    data, which neither has seen, p is given beside it.
+    """
+    number = min(settings.test_samples, len(data))
+    some, others = (np.random.default_rng(i).permutation(len(data))[:number] for i in (1, 2))
+    test, unseen = (
+        relative_mmd_test(ours[:number], theirs[some], reference[others])
+        for reference in (data, fresh)
+    )
+    weights = sin.natural.weight / sin.natural.weight.sum()
+    return Claim(
+        "samples of ALWS and reconstructions by SIN are equally close to the data",
+        "the relative MMD test cannot tell them apart: p = 0.514",
+        f"p = {significant(test.p_value)} with {number} samples each (MMD² {test.first_mmd:.1e} "
+        f"and {test.second_mmd:.1e}); against fresh data p = {significant(unseen.p_value)}; SIN "
+        f"keeps {int((weights > KEPT).sum())} components",
+        0.05 < test.p_value < 0.95,
+    )
+
+
 def component_purity(data: Array, arm: Array, draws: alws.Draws) -> float:
     """The share of generated points whose nearest datum is in the main arm of their component."""
     nearest = np.asarray(arm)[np.asarray(nearest_index(draws.x, data))]
@@ -245,33 +281,6 @@ def component_purity(data: Array, arm: Array, draws: alws.Draws) -> float:
 def nearest_index(x: Float[Array, "n 2"], data: Float[Array, "m 2"]) -> Int[Array, " n"]:
     """The index of the datum nearest to each point."""
     return jnp.argmin(alws.kernels.squared_distances(x, data), axis=1)
-
-
-def figure(
-    model: Pinwheel, data: Array, arm: Array, draws: alws.Draws, rival: tuple[Array, Array]
-) -> Figure:
-    """Data, component probabilities, the first latent layer, generated samples, SIN's samples."""
-    colours = plt.get_cmap("tab10")
-    weights = np.asarray(jax.nn.softmax(model.logits))
-    component, place = map(np.asarray, draws.z)
-    fig, axes = plt.subplots(1, 5, figsize=(17, 3.4))
-    axes[1].bar(range(COMPONENTS), weights, color=colours(range(COMPONENTS)))
-    axes[1].axhline(1 / ARMS, color="grey", lw=0.8, ls="--")
-    axes[1].set(title="component probabilities", xlabel="component", xticks=range(COMPONENTS))
-    for axis, title, points, colour in (
-        (axes[0], "data", data, arm),
-        (axes[2], "latent $z_2$ by component", place, component),
-        (axes[3], "generated by ALWS", draws.x, component),
-        (axes[4], "reconstructed by SIN", rival[1], rival[0]),
-    ):
-        axis.scatter(*np.asarray(points).T, s=3, c=colours(np.asarray(colour)))
-        axis.set(title=title, aspect="equal", adjustable="datalim")
-    reach = 1.1 * float(jnp.abs(data).max())
-    for axis in axes[[0, 3, 4]]:
-        axis.set(xlim=(-reach, reach), ylim=(-reach, reach), adjustable="box")
-    fig.tight_layout()
-    plt.close(fig)
-    return fig
 
 
 EXPERIMENT = Experiment(

@@ -1,0 +1,1 @@
+"""What several sections use: autoencoders, bounds, MMD, layers, data files, training."""

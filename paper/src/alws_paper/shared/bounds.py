@@ -7,13 +7,14 @@ with K, and is tight for any K when q is the posterior. The weights, normalised,
 reweighted wake-sleep.
 """
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.model import log_joint
+from alws.model import AnyModel, log_joint
 
 
 class Proposals(NamedTuple):
@@ -40,7 +41,7 @@ class Weighted(NamedTuple):
     log_weights: Float[Array, " number"]
 
 
-def weigh(model: Any, q: Proposing, x: PyTree, key: Key[Array, ""], number: int) -> Weighted:
+def weigh(model: AnyModel, q: Proposing, x: PyTree, key: Key[Array, ""], number: int) -> Weighted:
     """Draw from q, and log w_k of every draw.
 
     Example: `weigh(model, encoder(x), x, key, 50).log_weights.shape == (50,)`.
@@ -56,7 +57,7 @@ def log_mean_exp(values: Float[Array, " number"]) -> Float[Array, ""]:
 
 
 def importance_bound(
-    model: Any, q: Proposing, x: PyTree, key: Key[Array, ""], number: int = 1
+    model: AnyModel, q: Proposing, x: PyTree, key: Key[Array, ""], number: int = 1
 ) -> Float[Array, ""]:
     """An unbiased estimate of L_K for one observation; the ELBO for K = `number` = 1.
 
@@ -66,7 +67,11 @@ def importance_bound(
 
 
 def mean_bound(
-    encoder: Any, model: Any, x: PyTree, key: Key[Array, ""], number: int = 1
+    encoder: Callable[[PyTree], Proposing],
+    model: AnyModel,
+    x: PyTree,
+    key: Key[Array, ""],
+    number: int = 1,
 ) -> Float[Array, ""]:
     """The mean over a batch of L_K with K = `number`; the ELBO for one.
 

@@ -1,7 +1,7 @@
 """Convolutional layers for one example, vectorised by `vmap` into a few large matrix products.
 
 They have the weights and the results of Equinox's own, and are many times faster on a CPU: see
-`alws.convolutions`.
+`alws_paper.shared.convolutions`.
 """
 
 from typing import Any

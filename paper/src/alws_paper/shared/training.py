@@ -1,7 +1,7 @@
-"""The loop that trains a baseline: Adam on random minibatches, all on the device."""
+"""What several experiments train with: an optimiser, and a loop for rivals, on the device."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -12,10 +12,21 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from alws.validation import at_least
 
+Module = TypeVar("Module")
+
+
+def decaying_adam(steps: int, learning_rate: float) -> optax.GradientTransformation:
+    """Adam with a cosine decay over the whole fit, gradients clipped at norm 10.
+
+    Example: `alws.Settings(optimiser=decaying_adam(3000, 1e-3))`.
+    """
+    schedule = optax.cosine_decay_schedule(learning_rate, steps)
+    return optax.chain(optax.clip_by_global_norm(10.0), optax.adam(schedule))
+
 
 def climb(
-    objective: Callable[[Any, PyTree, Key[Array, ""]], tuple[Array, Array]],
-    module: Any,
+    objective: Callable[[Module, PyTree, Key[Array, ""]], tuple[Array, Array]],
+    module: Module,
     data: PyTree[Array],
     optimiser: optax.GradientTransformation,
     *,
@@ -23,7 +34,7 @@ def climb(
     steps: int,
     batch_size: int,
     every: int,
-) -> tuple[Any, list[Float[np.ndarray, " steps"]]]:
+) -> tuple[Module, list[Float[np.ndarray, " steps"]]]:
     """Take `module` up the first of the two values `objective(module, batch, key)` gives.
 
     The second value is what to report; it comes back for every step, in blocks of `every`.
@@ -61,4 +72,4 @@ def climb(
     return eqx.combine(carry[0], static), history
 
 
-__all__ = ["climb"]
+__all__ = ["climb", "decaying_adam"]

@@ -9,7 +9,7 @@ A posterior family gives the expectation with a gradient, and the divergence fro
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -19,8 +19,11 @@ import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws import checkpoint as checkpoints
+from alws.model import ExponentialFamilyModel
 from alws_paper.shared.bounds import Proposals
 from alws_paper.shared.training import climb
+
+Model = TypeVar("Model", bound=ExponentialFamilyModel)
 
 
 class Posterior(eqx.Module):
@@ -64,14 +67,14 @@ class DiagonalGaussian(Posterior):
         return jnp.sum((squares - 1) / 2 - self.log_scale)
 
 
-class Autoencoder(eqx.Module):
+class Autoencoder(eqx.Module, Generic[Model]):
     """A model and the encoder that infers its latent.
 
     Example: `Autoencoder(encoder, model).elbo(x, key)`.
     """
 
     encoder: Callable[[PyTree], Posterior]
-    model: Any
+    model: Model
 
     def elbo(self, x: PyTree, key: Key[Array, ""]) -> Float[Array, ""]:
         """An unbiased estimate of the ELBO of one observation."""
@@ -87,7 +90,7 @@ def mean_elbo(autoencoder: Autoencoder, x: PyTree, key: Key[Array, ""]) -> Float
 
 
 def train(
-    autoencoder: Autoencoder,
+    autoencoder: Autoencoder[Model],
     data: PyTree[Array],
     *,
     key: Key[Array, ""],
@@ -97,7 +100,7 @@ def train(
     clip: float = 100.0,
     every: int = 100,
     checkpoint: Path | None = None,
-) -> tuple[Autoencoder, Float[np.ndarray, " blocks"]]:
+) -> tuple[Autoencoder[Model], Float[np.ndarray, " blocks"]]:
     """Adam with a cosine decay on the mean ELBO of random minibatches, gradients cut at `clip`.
 
     Returns the trained autoencoder, and the mean ELBO over each block of `every` steps. Both are

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Key
 from scipy.ndimage import label
 
 from alws.likelihoods import Bernoulli
-from alws_paper.images.data import images
+from alws_paper.images import images
 from alws_paper.run import Claim, Experiment, Run, significant
 from alws_paper.shared.vae import Autoencoder, DiagonalGaussian, train
 from alws_paper.vae_posterior.figure import SHOWN, Panel, figure, window_around
@@ -33,20 +33,6 @@ REGION, PIECE = 0.9, 0.05
 """Several modes: the smallest region with 90 % of the mass is in pieces of at least 5 % each."""
 SHARE = 0.01
 """The share of images that makes a "may be" true."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; the grid is [−radius, radius]² with this spacing."""
-
-    steps: int
-    width: int = 500
-    data_size: int = 60_000
-    tested: int = 1000
-    radius: float = 5.0
-    spacing: float = 0.02
-    learning_rate: float = 1e-3
-    batch_size: int = 100
 
 
 class Digits(eqx.Module):
@@ -80,6 +66,20 @@ class Encoder(eqx.Module):
         return DiagonalGaussian(numbers[:2], numbers[2:])
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; the grid is [−radius, radius]² with this spacing."""
+
+    steps: int
+    width: int = 500
+    data_size: int = 60_000
+    tested: int = 1000
+    radius: float = 5.0
+    spacing: float = 0.02
+    learning_rate: float = 1e-3
+    batch_size: int = 100
+
+
 class Grid(NamedTuple):
     """The nodes of a square grid, row by row, first coordinate along columns."""
 
@@ -106,6 +106,44 @@ class Measured(NamedTuple):
     several: Float[np.ndarray, " images"]
     edge: Float[np.ndarray, " images"]
     narrowest: Float[np.ndarray, " images"]
+
+
+def run(settings: Settings, run: Run) -> list[Claim]:
+    """Train, measure the posteriors of test images, draw the figure, check the claims."""
+    decoder_key, encoder_key, train_key = jax.random.split(jax.random.key(run.seed), 3)
+
+    start = Autoencoder(Encoder(settings.width, encoder_key), Digits(settings.width, decoder_key))
+    data, test = binarised(settings, run.seed)
+
+    trained, elbos = train(
+        start,
+        data,
+        key=train_key,
+        steps=settings.steps,
+        learning_rate=settings.learning_rate,
+        batch_size=settings.batch_size,
+        checkpoint=run.directory / "vae.npz",
+    )
+    run.log(settings.steps, settings.steps, elbo=float(elbos[-1]))
+
+    grid = square_grid(settings.radius, settings.spacing)
+    measured = measure(trained, test, grid)
+    chosen = [quantile_index(measured.to_best, share) for share in SHOWN]
+    panels = [panel(trained, test, measured, grid, index) for index in chosen]
+    run.save_figure(figure(mean_images(trained.model), panels))
+    return claims(measured)
+
+
+def binarised(
+    settings: Settings, seed: int
+) -> tuple[Float[Array, "train pixels"], Float[Array, "test pixels"]]:
+    """Binarised digits without the border, to train on and to test with."""
+    found = images("b-mnist", train=settings.data_size, test=settings.tested, seed=seed)
+    train, test = (
+        jnp.asarray(part[:, 0, 2:-2, 2:-2].reshape(len(part), -1))
+        for part in (found.train, found.test)
+    )
+    return train, test
 
 
 def square_grid(radius: float, spacing: float) -> Grid:
@@ -178,39 +216,21 @@ def measure(trained: Autoencoder, x: Float[Array, "images pixels"], grid: Grid) 
     return Measured(*np.array(rows).T)
 
 
-def run(settings: Settings, run: Run) -> list[Claim]:
-    """Train, measure the posteriors of test images, draw the figure, check the claims."""
-    decoder_key, encoder_key, train_key = jax.random.split(jax.random.key(run.seed), 3)
-    found = images("b-mnist", train=settings.data_size, test=settings.tested, seed=run.seed)
-    data, test = (
-        jnp.asarray(part[:, 0, 2:-2, 2:-2].reshape(len(part), -1))
-        for part in (found.train, found.test)
-    )
-    start = Autoencoder(Encoder(settings.width, encoder_key), Digits(settings.width, decoder_key))
-    trained, elbos = train(
-        start,
-        data,
-        key=train_key,
-        steps=settings.steps,
-        learning_rate=settings.learning_rate,
-        batch_size=settings.batch_size,
-        checkpoint=run.directory / "vae.npz",
-    )
-    run.log(settings.steps, settings.steps, elbo=float(elbos[-1]))
-    grid = square_grid(settings.radius, settings.spacing)
-    measured = measure(trained, test, grid)
-    shown = [quantile_index(measured.to_best, share) for share in SHOWN]
-    panels = []
-    for index in shown:
-        x = test[index : index + 1]
-        rough = np.asarray(log_joints(trained.model, x, jnp.asarray(grid.z, x.dtype)))[0]
-        window = window_around(grid.axis, rough)
-        fine = np.asarray(log_joints(trained.model, x, jnp.asarray(window.z, x.dtype)))[0]
-        nats = float(measured.to_best[index]), float(measured.to_encoder[index])
-        digit = np.asarray(x[0]).reshape(SIDE, SIDE)
-        panels.append(Panel(digit, window, fine, trained.encoder(x[0]), *nats))  # pyright: ignore
-    run.save_figure(figure(mean_images(trained.model), panels))
-    return claims(measured)
+def panel(
+    trained: Autoencoder,
+    test: Float[Array, "images pixels"],
+    measured: Measured,
+    grid: Grid,
+    index: int,
+) -> Panel:
+    """One test image with its exact posterior on a finer grid, and the encoder's."""
+    x = test[index : index + 1]
+    rough = np.asarray(log_joints(trained.model, x, jnp.asarray(grid.z, x.dtype)))[0]
+    window = window_around(grid.axis, rough)
+    fine = np.asarray(log_joints(trained.model, x, jnp.asarray(window.z, x.dtype)))[0]
+    nats = float(measured.to_best[index]), float(measured.to_encoder[index])
+    digit = np.asarray(x[0]).reshape(SIDE, SIDE)
+    return Panel(digit, window, fine, trained.encoder(x[0]), *nats)  # pyright: ignore
 
 
 def quantile_index(values: Float[np.ndarray, " n"], share: float) -> int:

@@ -95,7 +95,7 @@ def images(
     return Images(name, rescaled(padded[0]), rescaled(padded[1]), -1.0, 1.0, note)
 
 
-def pad(pixels: UInt8[np.ndarray, "n *shape"]) -> UInt8[np.ndarray, "n channels 32 32"]:
+def pad(pixels: UInt8[np.ndarray, "n ..."]) -> UInt8[np.ndarray, "n channels 32 32"]:
     """Images of [28, 28] with two zeros on every side; those of [channels, 32, 32] as they are.
 
     Example: `pad(mnist("test")[0]).shape == (10000, 1, 32, 32)`.
@@ -103,7 +103,7 @@ def pad(pixels: UInt8[np.ndarray, "n *shape"]) -> UInt8[np.ndarray, "n channels 
     return np.pad(pixels, ((0, 0), (2, 2), (2, 2)))[:, None] if pixels.ndim == 3 else pixels
 
 
-def rescaled(pixels: UInt8[np.ndarray, "n *shape"]) -> Float32[np.ndarray, "n *shape"]:
+def rescaled(pixels: UInt8[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape"]:
     """0 to 255 as −1 to 1.
 
     Example: `rescaled(np.array([0, 255], np.uint8))` is `[-1, 1]`.

@@ -17,14 +17,13 @@ squared, would add the particles' variance and draw them together.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.model import Draws, log_joints
+from alws.model import AnyModel, Draws, log_joints
 from alws.validation import at_least
 
 Simulator = Callable[[PyTree, Key[Array, ""], int], Float[Array, "number latents"]]
@@ -45,7 +44,7 @@ def particles(simulator: Simulator, x: PyTree, key: Key[Array, ""], number: int)
 
 def simulator_loss(
     simulator: Simulator,
-    model: Any,
+    model: AnyModel,
     sleep: Draws,
     key: Key[Array, ""],
     *,
@@ -92,7 +91,7 @@ def _direction(parameters: PyTree, key: Key[Array, ""]) -> PyTree:
 
 
 def particle_objective(
-    simulator: Simulator, model: Any, x: PyTree, key: Key[Array, ""], *, number: int
+    simulator: Simulator, model: AnyModel, x: PyTree, key: Key[Array, ""], *, number: int
 ) -> Float[Array, ""]:
     """The mean of log p_θ(z', x) over a batch and its particles, held: what θ climbs.
 

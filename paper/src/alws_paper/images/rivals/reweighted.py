@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.model import log_joint, simulate
+from alws.model import AnyModel, log_joint, simulate
 from alws_paper.shared.bounds import Proposals, log_mean_exp
 
 
@@ -44,7 +44,9 @@ class Wake(NamedTuple):
     bound: Float[Array, ""]
 
 
-def wake(encoder: Encoder, model: Any, x: PyTree, key: Key[Array, ""], *, proposals: int) -> Wake:
+def wake(
+    encoder: Encoder, model: AnyModel, x: PyTree, key: Key[Array, ""], *, proposals: int
+) -> Wake:
     """The wake updates for one observation: differentiate `theta` in θ and `phi` in φ.
 
     Example: `wake(encoder, model, x, key, proposals=50).bound`.
@@ -57,7 +59,9 @@ def wake(encoder: Encoder, model: Any, x: PyTree, key: Key[Array, ""], *, propos
     return Wake(weights @ joint, weights @ jax.vmap(q.log_density)(z), log_mean_exp(log_weights))
 
 
-def sleep(encoder: Encoder, model: Any, key: Key[Array, ""], *, draws: int) -> Float[Array, ""]:
+def sleep(
+    encoder: Encoder, model: AnyModel, key: Key[Array, ""], *, draws: int
+) -> Float[Array, ""]:
     """The mean of log q_φ(z | x) over draws from the model, θ held.
 
     Example: `eqx.filter_grad(sleep)(encoder, model, key, draws=100)`.
@@ -67,7 +71,7 @@ def sleep(encoder: Encoder, model: Any, key: Key[Array, ""], *, draws: int) -> F
 
 
 def reweighted_objective(
-    encoder: Encoder, model: Any, x: PyTree, key: Key[Array, ""], *, proposals: int = 50
+    encoder: Encoder, model: AnyModel, x: PyTree, key: Key[Array, ""], *, proposals: int = 50
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """A value whose gradient in (θ, φ) is all three updates for a batch, and the mean bound.
 

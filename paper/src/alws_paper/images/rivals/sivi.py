@@ -12,14 +12,13 @@ For one draw, J = 1, L_K rises with K to the ELBO of q(z | x). The paper's code 
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.model import log_joint
+from alws.model import AnyModel, log_joint
 from alws_paper.images.rivals.noisy import NoisyNetwork
 from alws_paper.shared.bounds import log_mean_exp
 
@@ -34,7 +33,7 @@ class SemiImplicit(eqx.Module):
     log_scale: Float[Array, " latents"]
 
     def bound(
-        self, model: Any, x: PyTree, key: Key[Array, ""], *, mixing: int, draws: int = 1
+        self, model: AnyModel, x: PyTree, key: Key[Array, ""], *, mixing: int, draws: int = 1
     ) -> Float[Array, ""]:
         """An unbiased estimate of L_K, K = `mixing` and J = `draws`.
 
@@ -77,7 +76,7 @@ class SemiImplicitEncoder(eqx.Module):
 
 def mean_semi_implicit_bound(
     encoder: Callable[[PyTree], SemiImplicit],
-    model: Any,
+    model: AnyModel,
     x: PyTree,
     key: Key[Array, ""],
     *,

@@ -8,11 +8,12 @@ and the generator G climbs E_z D(G(z)). G(z) is the model's picture without nois
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
+
+from alws_paper.images.generators import Pictured
 
 Critic = Callable[[Array], Float[Array, ""]]
 
@@ -22,8 +23,8 @@ PENALTY = 10.0
 
 def gradient_penalty(
     critic: Critic,
-    real: Float[Array, "batch *shape"],
-    fake: Float[Array, "batch *shape"],
+    real: Float[Array, "*batch"],
+    fake: Float[Array, "*batch"],
     key: Key[Array, ""],
 ) -> Float[Array, ""]:
     """The mean of (‖∇D(x̂)‖ − 1)² at random points between pairs.
@@ -36,7 +37,7 @@ def gradient_penalty(
     return jnp.mean((norms - 1) ** 2)
 
 
-def fakes(model: Any, key: Key[Array, ""], number: int) -> Float[Array, "number *shape"]:
+def fakes(model: Pictured, key: Key[Array, ""], number: int) -> Float[Array, "number ..."]:
     """G(z) for `number` latents from the prior.
 
     Example: `fakes(model, key, 100)`.
@@ -46,8 +47,8 @@ def fakes(model: Any, key: Key[Array, ""], number: int) -> Float[Array, "number 
 
 def critic_objective(
     critic: Critic,
-    model: Any,
-    x: Float[Array, "batch *shape"],
+    model: Pictured,
+    x: Float[Array, "batch ..."],
     key: Key[Array, ""],
     penalty: float = PENALTY,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -62,7 +63,7 @@ def critic_objective(
 
 
 def generator_objective(
-    model: Any, critic: Critic, key: Key[Array, ""], number: int
+    model: Pictured, critic: Critic, key: Key[Array, ""], number: int
 ) -> Float[Array, ""]:
     """What the generator climbs, E D(G(z)).
 

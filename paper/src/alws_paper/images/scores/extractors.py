@@ -101,7 +101,7 @@ class OnnxExtractor:
         except ImportError as error:
             raise ImportError(
                 "an ONNX file needs the package onnxruntime, which is not installed. Install "
-                "`alws[onnx]`, or give the extractor as a function."
+                "`alws-paper[onnx]`, or give the extractor as a function."
             ) from error
         providers = ["CPUExecutionProvider"]
         try:

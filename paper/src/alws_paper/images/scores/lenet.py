@@ -2,8 +2,8 @@
 
     1×32×32 → 8 of 28×28 → 14×14 → 20 of 10×10 → 5×5 → 120 → 84 → 10 classes
 
-5×5 kernels, the largest of each 2×2, ReLU. `alws lenet mnist` and `alws lenet fashion` train it;
-the package has the weights of one run of each, in half precision.
+5×5 kernels, the largest of each 2×2, ReLU. `alws-paper lenet` trains it on digits or garments; the
+package has the weights of one run of each, in half precision.
 """
 
 import io
@@ -39,7 +39,7 @@ class LeNet(eqx.Module):
 
     kernels: tuple[Float[Array, "5 5 1 8"], Float[Array, "5 5 8 20"]]
     matrices: tuple[Float[Array, "500 120"], Float[Array, "120 84"], Float[Array, "84 10"]]
-    biases: tuple[Float[Array, "_"], ...]
+    biases: tuple[Float[Array, "..."], ...]
     name: str = eqx.field(static=True)
 
     def __init__(self, task: Task, key: Key[Array, ""]):
@@ -61,8 +61,9 @@ class LeNet(eqx.Module):
         Example: `LeNet.trained("fashion").name == "LeNet (fashion)"`.
         """
         _check_task(task)
-        content = files("alws.metrics").joinpath(f"weights/lenet-{task}.npz").read_bytes()
-        return _loaded(task, content, f"lenet-{task}.npz")[0]
+        name = f"lenet-{task}.npz"
+        content = files("alws_paper.images.scores").joinpath("weights", name).read_bytes()
+        return _loaded(task, content, name)[0]
 
     def __call__(self, images: Float[Array, "n 1 32 32"]) -> Float[Array, "n 84"]:
         """The last hidden layer."""
@@ -191,8 +192,8 @@ def _loaded(task: Task, content: bytes, name: str) -> tuple[LeNet, float]:
             recorded = float(archive["accuracy"])
     except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{name} must be a whole file written by `alws lenet`: {error}. Train the network "
-            f"again with `alws lenet {task}`."
+            f"{name} must be a whole file written by `alws-paper lenet`: {error}. Train the "
+            f"network again with `alws-paper lenet {task}`."
         ) from error
     shapes = [array.shape for array in arrays]
     if shapes != [leaf.shape for leaf in leaves]:

@@ -132,7 +132,7 @@ def image_scores(
 ) -> ImageScores:
     """Both distances between generated and real images, on the features of `extractor`.
 
-    `black` and `white` are the values of those pixels, as `alws_paper.images.data.images` gives them.
+    `black` and `white` are the values of those pixels, as `images` gives them.
 
     Example: `print(image_scores(samples, data.test, LeNet.trained("mnist"), black=-1))`.
     """
