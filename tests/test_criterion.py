@@ -117,7 +117,7 @@ def test_adaptation_on_the_gradient_lowers_it(estimate, key):
 def test_bad_criteria_are_refused():
     with pytest.raises(ValueError, match=r"`criterion` must be one of .* got 'loss'"):
         alws.Adapt(criterion="loss")
-    with pytest.raises(ValueError, match="`directions` must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"`directions` must be .* at least 1, got 0"):
         alws.Adapt(criterion="gradient", directions=0)
-    with pytest.raises(ValueError, match="`every` must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="`every` must be a whole number of at least 1, got 0"):
         alws.Adapt(every=0)

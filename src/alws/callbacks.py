@@ -8,7 +8,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,17 +126,68 @@ class ProgressBar:
 MANY_REFUSED = 0.1
 """The share of refused steps from which on a fit is not to be trusted."""
 
+MANY_REPLACED = 0.01
+"""The share of replaced draws from which on a fit is not to be trusted."""
 
-def warn_of_refusals(refused: int, steps: int) -> None:
-    """Say so when many of a fit's steps were refused: θ may have stood still.
+CAUSES = {
+    "refused_by_prior": (
+        "the gradient of `log_prior`",
+        "Check that `log_prior(model)` has a finite slope at the fitted parameters (log of 0, "
+        "overflow, the root of 0).",
+    ),
+    "refused_by_optimiser": (
+        "the optimiser's update",
+        "The gradients were finite, so check the optimiser: its learning rate, its schedule at "
+        "every step, and what it divides by.",
+    ),
+    "refused_by_adaptation": (
+        "the step on the regression's own parameters",
+        "Check that the kernel and its features have finite slopes, or adapt less of them, such "
+        "as with `adapt=alws.ALWS_F`.",
+    ),
+    "refused_by_log_joint": (
+        "the gradient",
+        "Check that `log_joint` is finite on every draw at the fitted parameters (log of 0, "
+        "overflow), or take smaller steps.",
+    ),
+}
+"""What was not finite on a refused step, and what to do about it."""
 
-    Example: `warn_of_refusals(1234, 1300)` warns, `warn_of_refusals(3, 1300)` does not.
+
+def warn_of_refusals(counts: Mapping[str, int | float], steps: int) -> None:
+    """Say so when many of a fit's steps were refused, and what most of them were refused for.
+
+    Arguments:
+        counts: the fields of `alws.wake_sleep.Counts`, by name.
+        steps: how many the fit took.
+
+    Example: `warn_of_refusals(result.diagnostics, result.steps)`.
     """
-    if refused > MANY_REFUSED * steps:
+    refused = counts["refused_steps"]
+    if refused <= MANY_REFUSED * steps:
+        return
+    numbers = {cause: counts.get(cause, 0) for cause in CAUSES}
+    numbers["refused_by_log_joint"] = refused - sum(numbers.values())
+    what, remedy = CAUSES[max(numbers, key=lambda cause: numbers[cause])]
+    warnings.warn(
+        f"{what} must be finite; on {refused} of {steps} steps it was not, and they were left out, "
+        f"so the fit may have stood still. {remedy}",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+def warn_of_replaced(replaced: int, draws: int) -> None:
+    """Say so when many draws from the model were not finite: the fit is of the others alone.
+
+    Example: `warn_of_replaced(23_796, 100_000)` warns, `warn_of_replaced(3, 100_000)` does not.
+    """
+    if replaced > MANY_REPLACED * draws:
         warnings.warn(
-            f"the gradient must be finite; on {refused} of {steps} steps it was not, and they were "
-            "left out, so the fit may have stood still. Check that `log_joint` is finite on every "
-            "draw at the fitted parameters (log of 0, overflow), or take smaller steps.",
+            f"draws from the model must be finite; {replaced} of {draws}, {replaced / draws:.1%}, "
+            "were not, and copies of finite ones took their places. What was fitted is the model "
+            "without those draws, so its parameters may be wrong. Check `sample` where its numbers "
+            "overflow (exp, division, powers), or keep them in bounds.",
             RuntimeWarning,
             stacklevel=4,
         )

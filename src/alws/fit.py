@@ -23,7 +23,13 @@ from jaxtyping import Array, Int, Key, PyTree
 
 from alws import checkpoint as checkpoints
 from alws import devices
-from alws.callbacks import Callback, ProgressBar, Report, warn_of_refusals
+from alws.callbacks import (
+    Callback,
+    ProgressBar,
+    Report,
+    warn_of_refusals,
+    warn_of_replaced,
+)
 from alws.devices import (
     Devices,
     device_get,
@@ -489,7 +495,10 @@ def fit(
             state = loop(prepared.step, state, start=first, more=lambda n: n < steps, after=after)
     result = _result(prepared.algorithm, device_get(state, mesh), history)
     if devices.is_first():
-        warn_of_refusals(int(result.diagnostics["refused_steps"]), result.steps)
+        warn_of_refusals(result.diagnostics, result.steps)
+        phases = result.steps * (1 if conditions is None else prepared.problem.batch_size)
+        draws = phases * settings.sleep_samples
+        warn_of_replaced(int(result.diagnostics["replaced_draws"]), draws)
     return result
 
 

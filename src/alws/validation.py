@@ -1,13 +1,16 @@
 """Every check of what a user gives, before any long work starts: rule, value, remedy."""
 
 import inspect
+import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Key, PyTree
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint, real
@@ -54,6 +57,35 @@ def at_least(name: str, value: Any, least: int, why: str = "") -> None:
         raise ValueError(
             f"`{name}` must be a whole number of at least {least}, got {value!r}.{why}"
         )
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one real number, of Python, NumPy or JAX, that is not traced."""
+    if isinstance(value, bool | np.bool_ | Tracer):
+        return False
+    if isinstance(value, int | float | np.integer | np.floating):
+        return True
+    array = isinstance(value, np.ndarray | jax.Array) and value.shape == ()
+    return array and np.issubdtype(value.dtype, np.number) and not np.iscomplexobj(value)
+
+
+def positive(name: str, value: Any, why: str = "") -> None:
+    """Refuse what is not one positive, finite number."""
+    if not is_number(value) or not 0 < float(value) < math.inf:
+        raise ValueError(f"`{name}` must be positive, a finite number, got {value!r}.{why}")
+
+
+def yes_or_no(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False: every word, "no" among them, counts as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"`{name}` must be True or False, got {value!r}.")
+
+
+def one_of(name: str, value: Any, known: Sequence[str]) -> None:
+    """Refuse a word that is not among those known."""
+    if not isinstance(value, str) or value not in known:
+        words = ", ".join(f'"{word}"' for word in known)
+        raise ValueError(f"`{name}` must be one of {words}, got {value!r}.")
 
 
 def check_key(key: Any) -> None:

@@ -39,6 +39,7 @@ from alws.model import (
 )
 from alws.natural_units import units_of
 from alws.regressions.base import Regression, Smoother
+from alws.validation import at_least, one_of, positive, yes_or_no
 
 CRITERIA = ("objective", "gradient")
 
@@ -74,16 +75,13 @@ class Adapt:
     directions: int = 1
 
     def __post_init__(self) -> None:
-        if self.criterion not in CRITERIA:
-            raise ValueError(f"`criterion` must be one of {CRITERIA}, got {self.criterion!r}.")
-        if self.directions < 1:
-            raise ValueError(f"`directions` must be at least 1, got {self.directions}.")
-        if self.every < 1:
-            raise ValueError(f"`every` must be at least 1, got {self.every}.")
-        if self.after < 0:
-            raise ValueError(f"`after` must not be negative, got {self.after}.")
-        if not self.learning_rate > 0:
-            raise ValueError(f"`learning_rate` must be positive, got {self.learning_rate}.")
+        for name in ("bandwidth", "ridge", "features"):
+            yes_or_no(name, getattr(self, name))
+        at_least("after", self.after, 0)
+        at_least("every", self.every, 1)
+        positive("learning_rate", self.learning_rate, " 0.01 is usual.")
+        one_of("criterion", self.criterion, CRITERIA)
+        at_least("directions", self.directions, 1)
 
     @property
     def anything(self) -> bool:
@@ -116,11 +114,18 @@ ALWS_A = Adapt(ridge=False)
 
 
 class Counts(NamedTuple):
-    """What went wrong so far and was dealt with; a step that refuses θ's or γ's counts once."""
+    """What went wrong so far and was dealt with; a step that refuses θ's or γ's counts once.
+
+    Of the refused steps, the last three say which had a finite gradient of J̄ and not of the log
+    prior, which an update that was not finite, and which such a gradient or update of γ alone.
+    """
 
     refused_steps: Int[Array, ""]
     ridge_escalations: Int[Array, ""]
     replaced_draws: Int[Array, ""]
+    refused_by_prior: Int[Array, ""]
+    refused_by_optimiser: Int[Array, ""]
+    refused_by_adaptation: Int[Array, ""]
 
 
 class State(NamedTuple):
@@ -157,6 +162,17 @@ class Phases(NamedTuple):
     gradient: PyTree
     gamma_gradient: PyTree
     diagnostics: dict[str, Float[Array, ""]]
+
+
+class Refusal(NamedTuple):
+    """Whether a step on θ was refused, and what its first number that is not finite came from.
+
+    The log prior or the optimiser; else it was the gradient of J̄ itself.
+    """
+
+    refused: Bool[Array, ""]
+    by_prior: Bool[Array, ""]
+    by_optimiser: Bool[Array, ""]
 
 
 class Measured(NamedTuple):
@@ -241,7 +257,7 @@ class WakeSleep:
             self.optimiser.init(eqx.filter(model, eqx.is_inexact_array)),
             self.adapt.optimiser.init(eqx.filter(gamma, eqx.is_inexact_array)),
             zero,
-            Counts(zero, zero, zero),
+            Counts(*[zero] * len(Counts._fields)),
         )
 
     def step(
@@ -253,12 +269,17 @@ class WakeSleep:
         else:
             done = self._phases_by_condition(state, x, key, conditions)
         gamma, gamma_optimiser, gamma_fine = self._update_gamma(state, done.gamma_gradient)
-        model, theta_optimiser, gradient, fine = self._update_theta(state, done, key, conditions)
-        counts = Counts(
-            state.counts.refused_steps + ~(fine & gamma_fine),
-            state.counts.ridge_escalations + done.escalations,
-            state.counts.replaced_draws + done.replaced,
+        model, theta_optimiser, gradient, refusal = self._update_theta(state, done, key, conditions)
+        fine = ~refusal.refused
+        seen = Counts(
+            ~(fine & gamma_fine),
+            done.escalations,
+            done.replaced,
+            refusal.by_prior,
+            refusal.by_optimiser,
+            fine & ~gamma_fine,
         )
+        counts = jax.tree.map(jnp.add, state.counts, seen)
         info = Info(done.objective, optax.tree.norm(gradient), fine, done.diagnostics)
         return State(model, gamma, theta_optimiser, gamma_optimiser, state.step + 1, counts), info
 
@@ -397,10 +418,10 @@ class WakeSleep:
 
     def _update_theta(
         self, state: State, done: Phases, key: Key[Array, ""], conditions: PyTree | None
-    ) -> tuple[Any, PyTree, PyTree, Bool[Array, ""]]:
+    ) -> tuple[Any, PyTree, PyTree, "Refusal"]:
         """The θ steps of one iteration, all on the same draws and weights."""
         model, optimiser, gradient = state.model, state.theta_optimiser, done.gradient
-        accepted = jnp.array(True)
+        refused = by_prior = by_optimiser = jnp.array(False)
 
         def complete(model: AnyModel) -> Array:
             return self._over_conditions(
@@ -416,7 +437,9 @@ class WakeSleep:
         for i in range(self.theta_steps):
             if i > 0:
                 gradient = eqx.filter_grad(objective)(model)
+            without_prior = all_finite(gradient)
             gradient = self._add_prior(model, gradient)
+            whole = all_finite(gradient)
             model, optimiser, fine = update(
                 self.optimiser,
                 model,
@@ -426,8 +449,10 @@ class WakeSleep:
                 log_joints=complete,
                 key=jax.random.fold_in(key, 4),
             )
-            accepted &= fine
-        return model, optimiser, gradient, accepted
+            by_prior |= ~refused & without_prior & ~whole
+            by_optimiser |= ~refused & whole & ~fine
+            refused |= ~fine
+        return model, optimiser, gradient, Refusal(refused, by_prior, by_optimiser)
 
     def _over_conditions(
         self, function: Callable[[Any, PyTree | None], Array], kept: PyTree, conditions: PyTree
@@ -563,9 +588,16 @@ def update(
     whole = optax.with_extra_args_support(optimiser)
     updates, new_state = whole.update(downhill, state, parameters, **extra)
     new = eqx.apply_updates(module, updates)
-    leaves = jax.tree.leaves((gradient, eqx.filter(new, eqx.is_inexact_array)))
-    fine = jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+    fine = all_finite((gradient, eqx.filter(new, eqx.is_inexact_array)))
     return select(fine, new, module), select(fine, new_state, state), fine
+
+
+def all_finite(tree: PyTree[Array]) -> Bool[Array, ""]:
+    """Whether every number in the tree is finite.
+
+    Example: `all_finite(gradient)`.
+    """
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
 
 
 def select(condition: Bool[Array, ""], yes: PyTree, no: PyTree) -> PyTree:
