@@ -11,11 +11,11 @@ import alws
 from alws.estimates import Natural
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
+from alws_paper.hyperbolic.data import Tree
 from alws_paper.hyperbolic.experiment import OnDisk, Sphere, infer
 from alws_paper.hyperbolic.manifolds import disk_nodes, plane_nodes, sphere_nodes
 from alws_paper.hyperbolic.marginal import log_likelihoods, maximum_likelihood, total_log_likelihood
 from alws_paper.hyperbolic.recovery import recovery
-from alws_paper.hyperbolic.tree import Tree
 
 FAST = jax.random.key(0, impl="rbg")
 NOISE = 0.5

@@ -11,9 +11,9 @@ from scipy.stats import laplace, norm
 
 import alws
 from alws.model import sample
-from alws_paper.ica import components
+from alws_paper.ica import data as components
 from alws_paper.ica import experiment as ica
-from alws_paper.ica.components import component_images, independent_components
+from alws_paper.ica.data import component_images, independent_components
 from alws_paper.ica.laplace_vae import Laplace, LaplaceEncoder
 from alws_paper.ica.matching import match_filters
 from alws_paper.shared.vae import Autoencoder, train

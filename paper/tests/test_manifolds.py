@@ -8,6 +8,7 @@ from scipy.integrate import quad
 from scipy.special import gammaln, iv, ive
 from scipy.stats import kstest, vonmises_fisher
 
+from alws_paper.hyperbolic.data import branching_diffusion
 from alws_paper.hyperbolic.manifolds import (
     Gyroplanes,
     UniformSphere,
@@ -25,7 +26,6 @@ from alws_paper.hyperbolic.manifolds.poincare import (
     logarithm,
     mobius_add,
 )
-from alws_paper.hyperbolic.tree import branching_diffusion
 
 FAST = jax.random.key(0, impl="rbg")
 

@@ -12,9 +12,8 @@ from scipy import stats
 import alws
 from alws.likelihoods import Gaussian
 from alws_paper.neural_process import experiment as page
-from alws_paper.neural_process import sinusoids
+from alws_paper.neural_process.data import grid, posterior_moments, sinusoids
 from alws_paper.neural_process.paired import paired_tests
-from alws_paper.neural_process.sinusoids import grid, posterior_moments
 from alws_paper.neural_process.variational import Context, Normal, elbo, train_variational
 
 X = jnp.array([-2.0, -0.3, 0.4, 1.9, 2.5])

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key
 
-from alws.model import ExponentialFamilyModel
 from alws_paper.factorisation.grep import Beta
 from alws_paper.shared.training import climb
+from alws_paper.shared.vae import Decoder
 
-Model = TypeVar("Model", bound=ExponentialFamilyModel)
+Model = TypeVar("Model", bound=Decoder)
 
 LEAST = 0.02
 """Added to the parameters of the Beta posteriors: far below 1, densities pile up at 0 and 1."""
@@ -45,7 +45,7 @@ class BetaEncoder(eqx.Module):
 
 
 def fit_and_divergence(
-    model: ExponentialFamilyModel,
+    model: Decoder,
     encoder: BetaEncoder,
     x: Float[Array, "batch ..."],
     key: Key[Array, ""],

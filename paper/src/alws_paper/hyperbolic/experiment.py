@@ -31,13 +31,13 @@ from scipy.stats import spearmanr
 
 import alws
 from alws.likelihoods import Gaussian
+from alws_paper.hyperbolic.data import Tree, branching_diffusion
 from alws_paper.hyperbolic.figure import figure
 from alws_paper.hyperbolic.manifolds import Gyroplanes, VonMisesFisher, WrappedNormal
 from alws_paper.hyperbolic.manifolds.poincare import exponential, logarithm
 from alws_paper.hyperbolic.manifolds.quadrature import Nodes, disk_nodes, plane_nodes, sphere_nodes
 from alws_paper.hyperbolic.marginal import log_terms
 from alws_paper.hyperbolic.recovery import Recovery, recovery
-from alws_paper.hyperbolic.tree import Tree, branching_diffusion
 from alws_paper.run import Claim, Experiment, Run
 from alws_paper.shared.training import decaying_adam
 

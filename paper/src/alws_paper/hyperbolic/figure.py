@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from alws_paper.hyperbolic.data import Tree
 from alws_paper.hyperbolic.recovery import Recovery
-from alws_paper.hyperbolic.tree import Tree
 
 
 def figure(tree: Tree, disk: Any, plane: Any, found: dict[str, list[Recovery]]) -> Figure:

@@ -29,7 +29,7 @@ import alws
 from alws.features import Features, Following, Linear
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
-from alws_paper.ica.components import ComponentImages, component_images, natural_components
+from alws_paper.ica.data import ComponentImages, component_images, natural_components
 from alws_paper.ica.figure import figure
 from alws_paper.ica.laplace_vae import LaplaceEncoder, train_lowering_noise
 from alws_paper.ica.matching import match_filters

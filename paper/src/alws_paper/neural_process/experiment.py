@@ -28,9 +28,9 @@ from jaxtyping import Array, Float, Key
 import alws
 from alws.kernels import SquaredExponential
 from alws.likelihoods import Gaussian
+from alws_paper.neural_process.data import Sinusoids, grid, posterior_moments, sinusoids
 from alws_paper.neural_process.figure import figure
 from alws_paper.neural_process.paired import paired_tests
-from alws_paper.neural_process.sinusoids import Sinusoids, grid, posterior_moments, sinusoids
 from alws_paper.neural_process.variational import Context, Normal, train_variational
 from alws_paper.run import Claim, Experiment, Run
 from alws_paper.shared.training import decaying_adam

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from alws_paper.neural_process.sinusoids import Sinusoids, grid, posterior_moments
+from alws_paper.neural_process.data import Sinusoids, grid, posterior_moments
 
 
 def figure(

@@ -9,7 +9,7 @@ A posterior family gives the expectation with a gradient, and the divergence fro
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -19,11 +19,21 @@ import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws import checkpoint as checkpoints
-from alws.model import ExponentialFamilyModel
+from alws.likelihoods import Likelihood
 from alws_paper.shared.bounds import Proposals
 from alws_paper.shared.training import climb
 
-Model = TypeVar("Model", bound=ExponentialFamilyModel)
+
+@runtime_checkable
+class Decoder(Protocol):
+    """What an autoencoder asks of its model."""
+
+    def likelihood(self, z: PyTree, /) -> Likelihood:
+        """p(x | z)."""
+        ...
+
+
+Model = TypeVar("Model", bound=Decoder)
 
 
 class Posterior(eqx.Module):
@@ -135,4 +145,4 @@ def train(
     return autoencoder, np.array(history)
 
 
-__all__ = ["Autoencoder", "DiagonalGaussian", "Posterior", "mean_elbo", "train"]
+__all__ = ["Autoencoder", "Decoder", "DiagonalGaussian", "Posterior", "mean_elbo", "train"]
