@@ -7,8 +7,9 @@ take the steps themselves, look at one, or time one.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -41,6 +42,14 @@ from alws.devices import (
 )
 from alws.estimates import Estimate, Joint, Natural
 from alws.features import Chain, Features, Identity, Linear, Standardise, follow
+from alws.integration import (
+    NotIntegrable,
+    Round,
+    Verdict,
+    climb_likelihood,
+    precise_data,
+    watcher,
+)
 from alws.kernels.stationary import SquaredExponential
 from alws.model import AnyModel, Draws, has_likelihood, in_own_precision
 from alws.natural_units import natural_units
@@ -372,9 +381,15 @@ def loop(
 class Result(Generic[Model]):
     """A fitted model with everything that says how it came about.
 
-    `diagnostics` has, for each of `alws.wake_sleep.DIAGNOSTICS`, its mean over the last tenth of
-    the measurements (the worst of all for the solver's residual), and how many steps were refused,
-    ridges raised and draws replaced; `metrics` has them all over time.
+    `verdict` says how near a maximum the fit is, in nats over all data. Where you chose the steps or
+    the settings it is worked out when it is first asked for.
+
+    `method` says which way the fit was made, and why. A fit that had a log likelihood has it in
+    `log_likelihood`, with the error that finitely many points leave, and `maxima` has the distinct
+    maxima that several starts found. `diagnostics` has, for each of
+    `alws.wake_sleep.DIAGNOSTICS`, its mean over the last tenth of the measurements (the worst of
+    all for the solver's residual), and how many steps were refused, ridges raised and draws
+    replaced; `metrics` has them all over time.
     """
 
     model: Model
@@ -384,16 +399,33 @@ class Result(Generic[Model]):
     diagnostics: dict[str, float]
     steps: int
     algorithm: WakeSleep
+    method: str = "wake-sleep, as it was asked for"
+    log_likelihood: float = math.nan
+    log_likelihood_error: float = math.nan
+    maxima: tuple[tuple[float, int], ...] = ()
+    log: tuple = field(default=(), repr=False)
+    judge: Callable[[], Verdict] = field(default=lambda: NOT_JUDGED, repr=False)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The log likelihood still to be gained, in nats over all data.
+
+        Example: `print(result.verdict)`.
+        """
+        return self.judge()
 
 
-@in_own_precision
+NOT_JUDGED = Verdict(0.0, math.inf, False, "nothing was kept to judge it by")
+
+
 def fit(
     model: Model,
     data: PyTree,
     *,
     key: Key[Array, ""],
-    steps: int,
-    settings: Settings = Settings(),
+    steps: int | None = None,
+    settings: Settings | None = None,
+    starts: int = 1,
     conditions: PyTree | None = None,
     log_prior: Callable[[Any], Array] | None = None,
     batch_size: int | None = None,
@@ -402,13 +434,22 @@ def fit(
     checkpoint_every: int = 500,
     resume: bool = False,
     progress: bool | None = None,
+    seconds: float = 120.0,
 ) -> Result[Model]:
     """Fit θ, the floating-point arrays of `model`, to `data` by maximum likelihood.
 
+    Without `steps` and `settings` the fit chooses how to treat the latents: a sequence whose filter
+    is exact is filtered; latents that take few values are summed, continuous ones are integrated by
+    weighted points for each observation's posterior; for all others the log joint is regressed on
+    simulations. It ends when there is nothing left to be gained, and says so in `result.verdict`.
+
+    With `steps` or `settings` it is Algorithm 1 of the paper, as they say.
+
     A model whose class says `double = True` is fitted in float64. With `settings.devices` the sleep
     samples and the data are divided among devices, of many processes if `alws.devices.start` joined
-    them; the result is the same up to rounding. `metrics["objective"]` is J̄, the mean over the
-    batch of the estimate of E[log p_θ(z, x) | x], without log p(θ).
+    them; the result is the same up to rounding. In the metrics, "objective" is J̄, the mean over
+    the batch of the estimate of E[log p_θ(z, x) | x], without log p(θ); of a fit that chose for
+    itself it is the log likelihood of all data.
 
     Arguments:
         model: the model at its start (see `alws.model`).
@@ -416,6 +457,7 @@ def fit(
         key: a JAX key, on which all random numbers depend.
         steps: how many steps θ takes.
         settings: how to run the algorithm.
+        starts: from how many starts to fit, spread around the one given; the best is kept.
         conditions: one entry for each observation, if the model takes a condition.
         log_prior: `log_prior(model)` is log p(θ) for the whole data set: the objective is
             Σ log p_θ(x) + log p(θ). It has nothing to do with a model's own `log_prior(z)`.
@@ -424,21 +466,163 @@ def fit(
             True stops the fit.
         checkpoint: a file, written every `checkpoint_every` steps and at the end.
         checkpoint_every: as it says.
-        resume: go on from the checkpoint, bit for bit as if the fit had not stopped. Data, batch
-            size, numbers of samples and, with the default optimiser, whose rate falls over them,
-            `steps` must be those it was started with; with an optimiser of your own there may be
-            more steps.
+        resume: go on from the checkpoint, bit for bit as if the fit had not stopped. Everything
+            must be as it was when it was started; with an optimiser of your own there may be more
+            steps.
         progress: show a bar; by default where the output is a terminal.
+        seconds: of the processor, the most that a fit without `steps` takes from each start.
 
     Example:
-        >>> result = alws.fit(Mixture(logits, means), data, key=jax.random.key(0), steps=2000)
-        >>> result.model.means
+        >>> result = alws.fit(Mixture(logits, means), data, key=jax.random.key(0))
+        >>> print(result.model.means, result.verdict)
     """
     if resume and checkpoint is None:
         raise ValueError(
             "`resume=True` must come with `checkpoint`, the file to go on from; got None."
         )
-    path = None if checkpoint is None else Path(checkpoint)
+    at_least("starts", starts, 1)
+    common: dict[str, Any] = {
+        "key": key,
+        "conditions": conditions,
+        "log_prior": log_prior,
+        "batch_size": batch_size,
+        "callbacks": callbacks,
+        "checkpoint": None if checkpoint is None else Path(checkpoint),
+        "checkpoint_every": checkpoint_every,
+        "resume": resume,
+        "progress": progress,
+    }
+    reason = "it was asked for"
+    if steps is None and settings is None and jax.process_count() == 1:
+        found = _climb(model, data, starts=starts, seconds=seconds, **common)
+        if isinstance(found, Result):
+            _warn_of_verdict(found)
+            return found
+        reason = found
+    elif starts > 1:
+        raise ValueError(
+            f"`starts` must be 1 with `steps` or `settings` of your own, got {starts}. Fit from "
+            "each start by itself, or leave `steps` and `settings` out."
+        )
+    result = _wake_sleep(
+        model,
+        data,
+        steps=DEFAULT_STEPS if steps is None else steps,
+        settings=Settings() if settings is None else settings,
+        **common,
+    )
+    return replace(result, method=f"wake-sleep by regression, because {reason}")
+
+
+DEFAULT_STEPS = 2000
+"""How many steps of wake-sleep a fit takes that was not told."""
+
+
+def _climb(
+    model: Model,
+    data: PyTree,
+    *,
+    key: Key[Array, ""],
+    starts: int,
+    seconds: float,
+    conditions: PyTree | None,
+    log_prior: Callable[[Any], Array] | None,
+    batch_size: int | None,
+    callbacks: Sequence[Callback],
+    checkpoint: Path | None,
+    checkpoint_every: int,
+    resume: bool,
+    progress: bool | None,
+) -> Result[Model] | str:
+    """The fit by a log likelihood, or why there is none."""
+    at_least("checkpoint_every", checkpoint_every, 1)
+    checkpoints.check_standing(checkpoint, resume)
+    prepared = prepare(
+        model, data, key=key, steps=1, conditions=conditions, log_prior=log_prior,
+        batch_size=batch_size,
+    )  # fmt: skip
+    origin = {}
+    if checkpoint is not None:
+        origin = _origin(prepared, 1) | {"starts": starts}
+        if not resume:
+            checkpoints.check_path(checkpoint, resume, origin)
+    precise = precise_data(data, prepared.problem.data)
+    bar = ProgressBar(0, 0, progress)
+    history: list[tuple[float, float]] = []
+
+    def watch(seen: Round) -> bool:
+        history.append((seen.number, seen.log_likelihood))
+        return tell(seen)
+
+    tell = watcher(callbacks, bar)
+    try:
+        with one_lapack_thread(), bar.progress:
+            found, maxima = climb_likelihood(
+                prepared.state.model,
+                precise,
+                key=key,
+                conditions=prepared.problem.conditions,
+                log_prior=log_prior,
+                starts=starts,
+                seconds=seconds,
+                watch=watch,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                origin=origin,
+                resume=resume,
+            )
+    except NotIntegrable as error:
+        return str(error)
+    state = prepared.state._replace(model=found.model)
+    numbers, heights = (np.array(column) for column in zip(*history, strict=True))
+    return Result(
+        found.model,
+        state.regression,
+        state,
+        {"step": numbers, "objective": heights},
+        {"refused_steps": 0, "ridge_escalations": 0, "replaced_draws": 0},
+        found.rounds,
+        prepared.algorithm,
+        found.method,
+        found.log_likelihood,
+        found.error,
+        tuple(maxima),
+        tuple(found.log),
+        lambda: found.verdict,
+    )
+
+
+def _warn_of_verdict(result: Result) -> None:
+    """Say so when a fit should not be trusted."""
+    if not result.verdict.trusted:
+        warnings.warn(
+            f"the fit should end at a maximum of the likelihood; {result.verdict}. See "
+            "`result.log` for what every round did; another start, more `seconds` or a model on "
+            "the data's own scale may help.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+@in_own_precision
+def _wake_sleep(
+    model: Model,
+    data: PyTree,
+    *,
+    key: Key[Array, ""],
+    steps: int,
+    settings: Settings,
+    conditions: PyTree | None,
+    log_prior: Callable[[Any], Array] | None,
+    batch_size: int | None,
+    callbacks: Sequence[Callback],
+    checkpoint: Path | None,
+    checkpoint_every: int,
+    resume: bool,
+    progress: bool | None,
+) -> Result[Model]:
+    """Algorithm 1, as the settings say."""
+    path = checkpoint
     with devices.losses(path):
         mesh = _mesh(settings)
         things = {

@@ -1,0 +1,61 @@
+"""Problems with a known maximum of the likelihood, to try `alws.fit` on.
+
+    problem = PROBLEMS["sleepstudy"](seed=0)
+    result = alws.fit(problem.start, problem.data, key=jax.random.key(0))
+    problem.maximum - problem.log_likelihood(result.model)  # nats, over all data
+
+The seed moves the start where a symmetry must be broken, never the data.
+"""
+
+from collections.abc import Callable
+
+from known_maxima import counts, gaussian, items, mixtures, others, tails
+from known_maxima.base import Exact, Problem
+
+PROBLEMS: dict[str, Callable[[int], Problem]] = {
+    "faithful_waiting": mixtures.faithful_waiting,
+    "faithful": mixtures.faithful,
+    "penguins": mixtures.penguins,
+    "iris": mixtures.iris,
+    "deaths": mixtures.deaths,
+    "scores": mixtures.scores,
+    "survival": mixtures.survival,
+    "lsat7_two_parameter": items.lsat7_two_parameter,
+    "lsat7_one_parameter": items.lsat7_one_parameter,
+    "lsat7_classes": items.lsat7_classes,
+    "graded": items.graded,
+    "articles_zero_inflated": counts.articles_zero_inflated,
+    "articles_negative_binomial": counts.articles_negative_binomial,
+    "seizures": counts.seizures,
+    "discoveries": counts.discoveries,
+    "families": counts.families,
+    "shocks": counts.shocks,
+    "detector": counts.detector,
+    "dippers": counts.dippers,
+    "sleepstudy": gaussian.sleepstudy,
+    "replicates": gaussian.replicates,
+    "walks": gaussian.walks,
+    "breast_cancer_factors": gaussian.breast_cancer_factors,
+    "breast_cancer_components": gaussian.breast_cancer_components,
+    "diabetes_factors": gaussian.diabetes_factors,
+    "diabetes_components": gaussian.diabetes_components,
+    "digits_components": gaussian.digits_components,
+    **{
+        f"ladder_{entries}_{'on' if on_model else 'off'}": gaussian.ladder(
+            entries, on_model=on_model
+        )
+        for entries in gaussian.LADDER
+        for on_model in (True, False)
+    },
+    "gas": tails.gas,
+    "returns": tails.returns,
+    "frontier": tails.frontier,
+    "frailty": tails.frailty,
+    "spending": others.spending,
+    "arc": others.arc,
+    "health": others.health,
+    "bursts": others.bursts,
+}
+"""Each problem by its name, as a function of a seed."""
+
+__all__ = ["PROBLEMS", "Exact", "Problem"]

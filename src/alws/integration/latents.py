@@ -1,0 +1,158 @@
+"""What draws of the latents say of them: which take few values, which are continuous, and where.
+
+An observation's posterior is summed over what takes few values, d, and integrated over what is
+continuous, c, taken to the real line: z = (d, T(location + scale·c)).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Latents(NamedTuple):
+    """What draws of z say of its entries, flattened to one vector of numbers.
+
+    `discrete` and `continuous` are positions in that vector; `values` the distinct rows seen of the
+    discrete part with their `counts`. A continuous entry is z = T(location + scale·c), T by `kind`:
+    0 the real line, 1 low + exp(·), 2 high − exp(·), 3 low + (high − low)·sigmoid(·).
+    """
+
+    shapes: tuple
+    discrete: np.ndarray
+    continuous: np.ndarray
+    values: np.ndarray
+    counts: np.ndarray
+    kind: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    location: np.ndarray
+    scale: np.ndarray
+
+
+MOST_VALUES = 256
+
+
+def flat_rows(tree: Any) -> np.ndarray:
+    """Batched pytree -> matrix of float64, one row a draw."""
+    leaves = [np.asarray(a) for a in jax.tree.leaves(tree)]
+    return np.concatenate([a.reshape(len(a), -1).astype(np.float64) for a in leaves], axis=1)
+
+
+def describe(z: Any) -> Latents | str:
+    """Split the latents by what the draws show, or say why that cannot be done."""
+    treedef = jax.tree.structure(z)
+    leaves = [np.asarray(a) for a in jax.tree.leaves(z)]
+    shapes = (treedef, tuple((a.shape[1:], a.dtype) for a in leaves))
+    rows = flat_rows(z)
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    if len(rows) < 100:
+        return "the simulator's latents are not finite"
+    distinct = np.array([len(np.unique(col)) for col in rows.T])
+    whole = np.concatenate(
+        [np.full(int(np.prod(s)), not np.issubdtype(t, np.floating)) for s, t in shapes[1]]
+    )
+    discrete = whole | (distinct <= MOST_VALUES)
+    repeats = ~discrete & (distinct < 0.9 * len(rows))
+    if repeats.any():
+        return "some latents are continuous with atoms"
+    values, counts = np.unique(rows[:, discrete], axis=0, return_counts=True)
+    if len(values) > MOST_VALUES:
+        return f"the discrete latents take {len(values)} or more values"
+    c = rows[:, ~discrete]
+    kind, low, high = np.zeros(c.shape[1], int), np.zeros(c.shape[1]), np.ones(c.shape[1])
+    for i, col in enumerate(c.T):
+        s = np.sort(col)
+        step = 10 * (s[-1] - s[0]) / len(s)  # what ten draws span at a sharp edge of a flat density
+        sharp = [s[10] - s[0] < 5 * step, s[-1] - s[-11] < 5 * step]
+        inside = s[0] > 0, s[0] > 0 and s[-1] < 1
+        if all(sharp):  # bounded, the density not small at the edges, such as a uniform angle
+            kind[i], low[i], high[i] = 3, s[0] - (s[10] - s[0]) / 10, s[-1] + (s[-1] - s[-11]) / 10
+            low[i] = max(low[i], 0.0) if inside[0] else low[i]
+            high[i] = min(high[i], 1.0) if inside[1] else high[i]
+        elif inside[1]:
+            kind[i] = 3
+        elif inside[0]:
+            kind[i] = 1
+        elif s[-1] < 0:
+            kind[i], high[i] = 2, 0.0
+    u = _onto_line(c, kind, low, high)
+    location, scale = u.mean(axis=0), u.std(axis=0)
+    if c.shape[1]:
+        spectrum = np.linalg.eigvalsh(np.corrcoef(u, rowvar=False).reshape(c.shape[1], -1))
+        if not spectrum[0] > 1e-9:
+            return "the continuous latents are tied to one another"
+    positions = np.arange(rows.shape[1])
+    return Latents(
+        shapes, positions[discrete], positions[~discrete], values, counts,
+        kind, low, high, location, scale,
+    )  # fmt: skip
+
+
+def _onto_line(z, kind, low, high):
+    with np.errstate(all="ignore"):
+        options = [z, np.log(z - low), np.log(high - z), np.log(z - low) - np.log(high - z)]
+    return np.select([kind == k for k in range(4)], options)
+
+
+class Grid(NamedTuple):
+    """What moves with θ: the discrete values, which of them are no padding, the frame of c."""
+
+    values: Any
+    live: Any
+    location: Any
+    scale: Any
+
+
+def grid_of(latents: Latents, room: int) -> Grid:
+    """The grid, its values padded to `room` of them."""
+    number = len(latents.values)
+    values = np.concatenate([latents.values, np.repeat(latents.values[:1], room - number, axis=0)])
+    return Grid(values, np.arange(room) < number, latents.location, latents.scale)
+
+
+def to_line(latents: Latents, rows: np.ndarray) -> np.ndarray:
+    """The continuous coordinates of flattened draws on the line, before location and scale."""
+    return _onto_line(rows[..., latents.continuous], latents.kind, latents.low, latents.high)
+
+
+def follow(latents: Latents, z: Any) -> Latents | None:
+    """The same split after θ has moved: values seen since, location and scale; None if it fails."""
+    rows = flat_rows(z)
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    if len(rows) < 100:
+        return latents
+    u = to_line(latents, rows)
+    if not np.isfinite(u).all():
+        return None
+    d = rows[:, latents.discrete]
+    both = np.concatenate([latents.values, np.unique(d, axis=0)])
+    _, first = np.unique(both, axis=0, return_index=True)
+    scale = u.std(axis=0)
+    scale = np.where((scale > 0) & np.isfinite(scale), scale, latents.scale)
+    return latents._replace(values=both[np.sort(first)], location=u.mean(axis=0), scale=scale)
+
+
+def from_line(latents: Latents, grid: Grid, d, c):
+    """(d, c) -> z and log |dz/dc|, for one point."""
+    kind, low, high = latents.kind, latents.low, latents.high
+    u = grid.location + grid.scale * c
+    value, slope = u, jnp.zeros_like(u)
+    if (kind > 0).any():
+        e, s = jnp.exp(u), jax.nn.sigmoid(u)
+        value = jnp.select(
+            [kind == 1, kind == 2, kind == 3], [low + e, high - e, low + (high - low) * s], u
+        )
+        inner = np.log(high - low + (kind != 3)) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)
+        slope = jnp.select([(kind == 1) | (kind == 2), kind == 3], [u, inner], 0.0)
+    flat = jnp.zeros(len(latents.discrete) + len(latents.continuous), u.dtype)
+    flat = flat.at[latents.discrete].set(d).at[latents.continuous].set(value)
+    treedef, shapes = latents.shapes
+    leaves, at = [], 0
+    for shape, dtype in shapes:
+        size = int(np.prod(shape))
+        leaf = flat[at : at + size].reshape(shape)
+        leaves.append(leaf if np.issubdtype(dtype, np.floating) else jnp.round(leaf).astype(dtype))
+        at += size
+    return treedef.unflatten(leaves), slope.sum() + jnp.log(grid.scale).sum()

@@ -1,0 +1,714 @@
+"""The maximum of the likelihood where every observation's posterior can be summed or integrated.
+
+    propose points for every posterior → climb log p̂ → look at the noise → conclude
+
+Far from the maximum the first rounds are EM's: the weights of the points stay as they are while
+E[log p_θ(z, x_m) | x_m] is climbed in the metric of the complete data. Then log p̂ itself is climbed
+by L-BFGS, on points that follow θ, until what a step promises is below a tolerance, or below what
+the noise of the points lets one see; then with more points. Everything rests on what can be
+measured: the effective share of the points, the spread of the gradient over independent sets of
+points, and, because draws (z, x) ~ p_θ are exact posterior draws, whether the points cover the z of
+simulated x.
+"""
+
+from collections.abc import Callable
+from time import process_time
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Key, PyTree
+from scipy.stats import chi2
+
+from alws.integration.climb import Metric, climb, metric
+from alws.integration.latents import (
+    MOST_VALUES,
+    Latents,
+    describe,
+    flat_rows,
+    follow,
+    grid_of,
+    to_line,
+)
+from alws.integration.points import Points, Proposal, Shape, build, design, lattice
+from alws.integration.verdict import Verdict
+from alws.model import AnyModel, sample
+
+DRAWS = 8192
+"""How many draws tell what the latents are like, and check the points."""
+
+ROUNDS = 300
+"""The most rounds of a climb."""
+
+MOST_NUMBERS, MOST_CURVATURES = 2e9, 2e8
+"""The most numbers that points, and that curvatures, may hold."""
+
+
+DONE = "done"
+"""How a climb ends that came to its end."""
+
+
+class NotIntegrable(Exception):
+    """The posteriors cannot be summed or integrated; the message says why."""
+
+
+class Round(NamedTuple):
+    """Where a climb stands after a round, for those who watch it."""
+
+    number: int
+    log_likelihood: float
+    model: Any
+
+
+class Found(NamedTuple):
+    """The model reached, its log likelihood with the error the points leave, and the verdict.
+
+    `scores` has the gradient of log p(x_m) for every distinct observation, `copies` how often each
+    occurs; `method` says how the posteriors were treated; `log` what every round did.
+    """
+
+    model: Any
+    log_likelihood: float
+    error: float
+    each: Float[np.ndarray, " observations"]
+    verdict: Verdict
+    free: int
+    method: str
+    rounds: int
+    log: list
+
+
+class Standing(NamedTuple):
+    """Where a climb stands between two rounds; `ended` says why there is no further one."""
+
+    number: int = 0
+    stage: str = "em"
+    log_likelihood: float = -np.inf
+    before: float = -np.inf
+    noise: float = 0.0
+    near: bool = False
+    shaken: bool = False
+    tries: int = 0
+    radius: float = 1.0
+    heat: float = 1.0
+    pairs: list = []  # noqa: RUF012
+    ended: str = ""
+
+
+class Climber:
+    """A climb: θ, the points, what is known of the noise. `run` takes it to its end.
+
+    Arguments:
+        model: the model at its start.
+        data: observations as leading axis, with the model's own structure and shapes.
+        key: on which all random numbers depend.
+        conditions: one entry for each observation, or None.
+        log_prior: log p(θ) for the whole data set.
+        seconds: of the processor, the most that `run` takes.
+
+    Example: `Climber(model, data, key=jax.random.key(0)).run().model`.
+    """
+
+    def __init__(
+        self,
+        model: AnyModel,
+        data: PyTree[Array],
+        *,
+        key: Key[Array, ""],
+        conditions: PyTree | None = None,
+        log_prior: Callable[[Any], Array] | None = None,
+        seconds: float = 120.0,
+    ):
+        self.began, self.seconds, self.log = process_time(), seconds, []
+        parameters, self.rest = eqx.partition(model, eqx.is_inexact_array)
+        self.types = jax.tree.map(lambda a: a.dtype, parameters)
+        theta, self.ravelled = ravel_pytree(jax.tree.map(_floating, parameters))
+        self.theta, self.p = np.asarray(theta, np.float64), theta.size
+        self.tolerance = 0.004 * self.p
+        self.conditioned = conditions is not None
+        everything = (jax.tree.map(_floating, data), jax.tree.map(_floating, conditions))
+        first, self.inverse, self.copies = _distinct(everything)
+        self.obs = jax.tree.map(lambda a: a[first], everything)
+        self.size, self.total = len(first), self.copies.sum()
+        self.rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+        self.latents: Latents | None = None
+        self.room, self.least, self.last, self.at = 0, np.zeros(self.p), np.inf, Standing()
+
+        def draw(theta: Array, keys: Array, conditions: PyTree) -> tuple:
+            args = (keys, conditions) if self.conditioned else (keys,)
+            return jax.vmap(lambda k, *c: tuple(sample(self.unravel(theta), k, *c)))(*args)
+
+        self.draw = jax.jit(draw)
+        prior = (lambda theta: log_prior(self.unravel(theta))) if log_prior else None
+        self.prior = jax.jit(jax.value_and_grad(prior)) if prior else None
+
+    def unravel(self, theta: Array) -> Any:
+        """The model with these parameters."""
+        return eqx.combine(self.ravelled(theta), self.rest)
+
+    def fitted(self) -> Any:
+        """The model as it is now, its parameters as long as they came."""
+        whole = self.ravelled(jnp.asarray(self.theta))
+        return eqx.combine(jax.tree.map(lambda a, t: a.astype(t), whole, self.types), self.rest)
+
+    def say(self, *what: object) -> None:
+        """Note what a round did."""
+        self.log.append((round(process_time() - self.began, 2), *what))
+
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return process_time() - self.began > self.seconds
+
+    # What a climb goes on from -------------------------------------------------------------------
+
+    def begin_again(self, theta: np.ndarray) -> None:
+        """Start from other parameters, with what was compiled."""
+        self.theta, self.at, self.began = np.asarray(theta), Standing(), process_time()
+        self.least, self.last, self.log = np.zeros(self.p), np.inf, []
+        if self.latents is not None:
+            self.choose()
+            self.restart()
+
+    def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays and plain numbers from which `restore` goes on bit for bit."""
+        assert self.latents is not None
+        at = self.at
+        arrays = {"theta": self.theta, "mode": self.mode, "least": self.least}
+        arrays |= {f"shape.{n}": a for n, a in self.shape._asdict().items()}
+        found = self.latents._asdict()
+        arrays |= {f"latents.{n}": a for n, a in found.items() if n != "shapes"}
+        drawn = jax.tree.leaves((self.z, self.simulated))
+        arrays |= {f"drawn.{i}": a for i, a in enumerate(drawn)}
+        empty = np.zeros((0, self.p))
+        arrays["moves"] = np.stack([s for s, _ in at.pairs]) if at.pairs else empty
+        arrays["turns"] = np.stack([y for _, y in at.pairs]) if at.pairs else empty
+        numbers = {
+            "at": {n: v for n, v in at._asdict().items() if n != "pairs"},
+            "last": float(self.last),
+            "room": self.room,
+            "points": self.points,
+            "style": self.style,
+            "styled": self.styled,
+            "sets": self.sets,
+            "newton": self.newton,
+            "random": self.rng.bit_generator.state,
+        }
+        return {name: np.asarray(a) for name, a in arrays.items()}, numbers
+
+    def restore(self, arrays: dict[str, np.ndarray], numbers: dict[str, Any]) -> None:
+        """Go on from a snapshot of a climb that began with the same things."""
+        shapes = jax.eval_shape(self.draw, self.theta, *self._draw_arguments())
+        treedef = jax.tree.structure(shapes[0])
+        leaves = [(a.shape[1:], a.dtype) for a in jax.tree.leaves(shapes[0])]
+        kept = {
+            n.removeprefix("latents."): a for n, a in arrays.items() if n.startswith("latents.")
+        }
+        self.latents = Latents(shapes=(treedef, tuple(leaves)), **kept)
+        self.dimension = len(self.latents.continuous)
+        self.machine = build(self.unravel, self.latents, self.conditioned)
+        self.theta, self.least = arrays["theta"], arrays["least"]
+        self.mode = arrays["mode"]
+        self.shape = Shape(*(arrays[f"shape.{n}"] for n in Shape._fields))
+        pairs = list(zip(arrays["moves"], arrays["turns"], strict=True))
+        self.at = Standing(**numbers["at"], pairs=pairs)
+        names = ("last", "room", "points", "style", "styled", "sets", "newton")
+        for name in names:
+            setattr(self, name, numbers[name])
+        self.rng.bit_generator.state = numbers["random"]
+        self.lattice = lattice(self.points, self.dimension)
+        structure = jax.tree.structure((shapes[0], (shapes[1], self.obs[1])))
+        drawn = [jnp.asarray(arrays[f"drawn.{i}"]) for i in range(structure.num_leaves)]
+        self.z, self.simulated = structure.unflatten(drawn)
+        self.see_latents(self.latents)
+
+    # Draws, and what they say of z ---------------------------------------------------------------
+
+    def simulate(self) -> None:
+        """Draws (z, (x, condition)) at θ, conditions as in the data."""
+        keys, c = self._draw_arguments()
+        z, x = self.draw(self.theta, keys, c)
+        self.z, self.simulated = z, (x, c)
+
+    def _draw_arguments(self) -> tuple[Array, PyTree]:
+        chosen = self.rng.choice(self.size, DRAWS, p=self.copies / self.total)
+        keys = jax.random.split(jax.random.key(self.rng.integers(2**31)), DRAWS)
+        return keys, jax.tree.map(lambda a: a[chosen], self.obs[1])
+
+    def look(self) -> None:
+        """Split the latents, or follow them to the present θ."""
+        self.simulate()
+        before = self.latents
+        latents = None if before is None else follow(before, self.z)
+        if latents is None:
+            found = describe(self.z)
+            if isinstance(found, str):
+                raise NotIntegrable(found)
+            latents = found
+            self.dimension = len(latents.continuous)
+            self.machine = build(self.unravel, latents, self.conditioned)
+            self.room, before = 0, None
+        elif len(latents.values) > MOST_VALUES:
+            raise NotIntegrable(f"the discrete latents take {len(latents.values)} values or more")
+        if len(latents.values) > self.room:
+            self.room = len(latents.values)
+            if before is not None:
+                self.room = int(2 ** np.ceil(np.log2(self.room)))
+            self.choose()
+            leaves = jax.tree.leaves((self.z, self.simulated))
+            numbers = sum(np.asarray(a).size // DRAWS for a in leaves)
+            many = self.size * self.room * self.points * numbers > MOST_NUMBERS
+            if many or self.size * self.dimension**2 > MOST_CURVATURES:
+                raise NotIntegrable("the posteriors of so many latents are too many numbers")
+            self.restart()
+        elif self.dimension and before is not None:
+            shift, scale = before.location - latents.location, before.scale / latents.scale
+            self.mode = shift / latents.scale + np.asarray(self.mode) * scale
+        self.see_latents(latents)
+
+    def see_latents(self, latents: Latents) -> None:
+        """What follows from the split: the grid, and where modes may be looked for."""
+        self.latents, self.grid = latents, grid_of(latents, self.room)
+        c = (to_line(latents, flat_rows(self.z)[:32]) - latents.location) / latents.scale
+        self.candidates = np.nan_to_num(c, posinf=0.0, neginf=0.0)
+
+    def restart(self) -> None:
+        """Modes and shapes of all cells as if nothing were known of them."""
+        self.mode, self.shape = self.unknown()
+        self.newton = 10
+
+    def unknown(self) -> tuple[np.ndarray, Shape]:
+        """A mode and shape for every cell of which nothing is known."""
+        cells, one = (self.size, self.room), np.eye(self.dimension)
+        mode = np.zeros((*cells, self.dimension))
+        return mode, Shape(mode, np.broadcast_to(one, (*cells, *one.shape)), np.zeros(cells))
+
+    def choose(self) -> None:
+        """How many points a cell gets, and of which style at first."""
+        dimension = self.dimension
+        least = max(32 if dimension == 1 else 64, 4 * dimension)
+        number = np.clip(30000 / (self.size * self.room), least, 1024)
+        self.points = int(2 ** np.ceil(np.log2(number))) if dimension else 1
+        self.style = "student" if dimension <= 3 else "wide"
+        self.lattice = lattice(self.points, dimension)
+        self.sets, self.styled = 1, dimension == 0
+
+    # Points and what they give -------------------------------------------------------------------
+
+    def design(self) -> tuple[np.ndarray, np.ndarray]:
+        """A fresh set of points for every observation, in units of its proposal."""
+        return design(self.rng, self.size, self.lattice, self.style)
+
+    def propose(
+        self,
+        theta: np.ndarray,
+        rounds: int = 0,
+        newton: int = 3,
+        obs: PyTree | None = None,
+        start: tuple[np.ndarray, Shape] | None = None,
+    ) -> tuple[Any, Shape, Proposal]:
+        """Modes, shapes and proposals at θ: warm, with the shapes as they are, if `rounds` is 0."""
+        cells = (self.size, self.room)
+        mode, shape = start or (self.mode, self.shape)
+        if self.dimension == 0:
+            nothing = Proposal(np.zeros((*cells, 0)), np.zeros((*cells, 0, 0)), np.zeros(cells))
+            return mode, shape, nothing
+        points = self.design() if rounds else self.fixed
+        obs = self.obs if obs is None else obs
+        rest = (self.candidates, *points, newton, rounds)
+        return self.machine.propose(theta, self.grid, obs, mode, shape, *rest)
+
+    def adapt(self) -> None:
+        """Modes and shapes at the present θ."""
+        if self.dimension:
+            self.fixed = self.design()
+            self.mode, self.shape, _ = self.propose(self.theta, rounds=2, newton=self.newton)
+            self.newton = 3
+
+    def place(self, theta: np.ndarray, proposal: Proposal, points: tuple, *heat: float) -> Points:
+        """Latents at these points of the proposals."""
+        return self.machine.place(theta, self.grid, self.obs, proposal, *points, *heat)
+
+    def evaluation(
+        self, designs: list[tuple], held: Points | None = None
+    ) -> Callable[[np.ndarray], tuple]:
+        """θ ↦ log likelihood, gradient and share, on points that follow θ; or EM's on held ones."""
+
+        def evaluate(theta: np.ndarray) -> tuple:
+            if held is not None:
+                return self.summed(theta, held, held=True)
+            proposal = self.propose(theta)[2]
+            out = [self.summed(theta, self.place(theta, proposal, e)) for e in designs]
+            return tuple(np.mean([o[i] for o in out], axis=0) for i in range(3))
+
+        return evaluate
+
+    def summed(self, theta: np.ndarray, points: Points, *, held: bool = False) -> tuple:
+        """Σ_m log p̂(x_m) + log p(θ), its gradient, and the mean share; the scores are kept."""
+        f, share, g = self.machine.value(theta, self.obs, points, held)
+        self.each, self.scores = np.asarray(f, np.float64), np.asarray(g, np.float64)
+        share = np.asarray(share, np.float64)
+        f, g = self.copies @ self.each, self.copies @ self.scores
+        if self.prior is not None:
+            prior, slope = self.prior(theta)
+            f, g = f + float(prior), g + np.asarray(slope, np.float64)
+        return f, g, self.copies @ share / self.total
+
+    def replicates(self, number: int) -> tuple[np.ndarray, ...]:
+        """f, gradient and effective share at θ with independent designs."""
+        proposal = self.propose(self.theta)[2]
+        out = [
+            self.summed(self.theta, self.place(self.theta, proposal, self.design()))
+            for _ in range(number)
+        ]
+        return tuple(np.array([np.asarray(o[i]) for o in out]) for i in range(3))
+
+    def measure(self) -> None:
+        """The information, of observed scores and of complete draws, and the length of a step."""
+        n = min(DRAWS, max(1024, 4 * self.p))
+        some = jax.tree.map(lambda a: a[:n], (self.z, self.simulated))
+        s = np.asarray(self.machine.complete(self.theta, *some), np.float64)
+        whole = self.total * s.T @ s / n
+        s = np.where(np.isfinite(self.scores), self.scores, 0.0)
+        self.observed = (s * self.copies[:, None]).T @ s
+        # Too few scores for a matrix lean on complete draws.
+        share = min(1.0, self.total / (3 * self.p))
+        shrunk = share * self.observed + (1 - share) * whole + 1e-6 * np.diag(np.diag(whole))
+        if self.total < 3 * self.p:
+            self.observed = shrunk
+        # What the data stop telling of a parameter is forgotten slowly, or it would run away.
+        self.least = np.maximum(np.diag(whole), 0.1 * self.least) + 1e-200
+        self.metric: dict[str, Metric] = {
+            "observed": metric(shrunk, 1e-6 * self.least, 1e-8),
+            "complete": metric(whole, self.least, 1e-4),
+        }
+        self.whole = whole
+
+    def length(self, move: np.ndarray) -> float:
+        """How far a move goes, in standard deviations of one complete observation."""
+        return float(np.sqrt(max(move @ self.whole @ move, 0.0) / self.total))
+
+    def measure_by_differences(self, evaluate: Callable[[np.ndarray], tuple]) -> None:
+        """−∇² log p̂ in place of the scores' second moments, where parameters are few."""
+        unit = 0.03 * self.metric["complete"].unit
+        columns = [
+            (evaluate(self.theta - u)[1] - evaluate(self.theta + u)[1]) / (2 * h)
+            for h, u in zip(unit, np.diag(unit), strict=True)
+        ]
+        matrix = np.stack(columns)
+        if np.isfinite(matrix).all():
+            self.observed = (matrix + matrix.T) / 2
+            self.metric["observed"] = metric(self.observed, 1e-6 * self.least, 1e-8)
+
+    # The loop ------------------------------------------------------------------------------------
+
+    def run(self, watch: Callable[[Round], bool] | None = None) -> Found:
+        """Climb to the end; `watch` sees every round, and stops the climb by returning True."""
+        while not self.at.ended:
+            self.round()
+            seen = Round(self.at.number, self.at.log_likelihood, self.fitted())
+            if watch is not None and watch(seen) and not self.at.ended:
+                self.at = self.at._replace(ended="it was stopped")
+        if not hasattr(self, "metric") and self.latents is not None:
+            self.look_again()
+        return self.conclude("" if self.at.ended == DONE else self.at.ended)
+
+    def look_again(self) -> None:
+        """What the verdict needs, after a climb that had ended was taken up again."""
+        self.adapt()
+        self.evaluation([self.design()])(self.theta)
+        self.measure()
+
+    def round(self) -> None:
+        """One round: EM's, or a climb of log p̂, or the choice of the points' style."""
+        at = self.at._replace(number=self.at.number + 1)
+        if at.stage == "em" or at.number % 4 == 1:
+            self.look()
+        self.adapt()
+        designs = [self.design() for _ in range(self.sets)]
+        evaluate = self.evaluation(designs)
+        f, g, share = evaluate(self.theta)
+        at = at._replace(log_likelihood=float(f))
+        if not (np.isfinite(f) and np.isfinite(g).all()):
+            why = "some data have no density under the model, or its gradient is not finite"
+            self.at = at._replace(ended=why)
+            return
+        self.measure()
+        if self.late() or at.number > ROUNDS:
+            self.at = at._replace(ended="time is up")
+            return
+        rising = f - at.before > 2 * self.p or (at.heat > 2 and at.number < 30)
+        if at.stage == "em" and (at.number == 1 or rising):
+            heat = self.expect(f, share, designs[0])
+            self.at = at._replace(before=float(f), heat=heat)
+            return
+        at = at._replace(stage="climb")
+        if not self.styled:
+            self.style_points()
+            self.at = at
+            return
+        self.at = self.climb(at, evaluate, f, g, share)
+
+    def climb(
+        self,
+        at: "Standing",
+        evaluate: Callable[[np.ndarray], tuple],
+        f: float,
+        g: np.ndarray,
+        share: float,
+    ) -> "Standing":
+        """A climb of log p̂ from θ, and whether it was the last one."""
+        if at.near and self.p <= 30:
+            self.measure_by_differences(evaluate)
+        name = "observed" if at.near else self.better_metric(evaluate, f, g)
+        solve, started, radius = self.metric[name].solve, f, at.radius
+        enough = 0.05 * self.tolerance
+        new, f, g, evaluations, pairs, prospect = climb(
+            evaluate,
+            self.theta,
+            f,
+            g,
+            solve,
+            self.length,
+            100,
+            enough,
+            [(s, y, 1 / (s @ y)) for s, y in at.pairs],
+            radius,
+            2 * radius,
+        )
+        self.say(
+            f"climb, {name} information, {self.sets} × {self.points} {self.style} points",
+            f"{started:.4f} to {f:.4f} in {evaluations} evaluations, share {share:.3f}",
+        )
+        gained = f - started
+        far = self.length(new - self.theta) > 2 * radius
+        was_near, near = at.near, gained < 20 * self.tolerance
+        self.theta, self.last = new, max(gained, prospect)
+        slack = 2 * at.noise + self.tolerance * (self.dimension > 0)
+        slack = 20 * self.tolerance if at.number > 100 else slack
+        at = at._replace(
+            log_likelihood=float(f),
+            near=near,
+            radius=radius * (2.0 if far else 1.0),
+            pairs=[(s, y) for s, y, _ in pairs],
+        )
+        if far or gained > self.tolerance + slack or (not was_near and name == "complete"):
+            return at
+        if self.dimension:
+            _, gs, _ = self.replicates(4)
+            single = self.metric["observed"].noise(gs)
+            left = self.metric["observed"].nats(gs.mean(axis=0)) - single / 4
+            at = at._replace(noise=single / self.sets)
+            self.say(f"noise {at.noise:.4g} nats, left {left:.4g}")
+            if left > self.tolerance + at.noise and at.tries < 6:
+                return at._replace(tries=at.tries + 1)
+            if at.noise > 2 * self.tolerance and self.sets < 8:
+                self.sets = min(8, int(np.ceil(1.3 * single / (2 * self.tolerance))))
+                return at._replace(tries=0)
+        if not at.shaken and self.shake(evaluate, f, solve, radius):
+            return at._replace(shaken=True, pairs=[], tries=0)
+        return at._replace(shaken=True, ended=DONE)
+
+    def expect(self, f: float, share: float, points: tuple) -> float:
+        """A round of EM; how much its weights were tempered over discrete values comes back."""
+        heat = self.temperature(f) if self.room > 1 else 1.0
+        placed = self.place(self.theta, self.propose(self.theta)[2], points, heat)
+        held = self.evaluation([points], placed)
+        q, gq, _ = held(self.theta)
+        solve, enough = self.metric["complete"].solve, 0.1 * self.p
+        self.theta, risen, *_ = climb(
+            held, self.theta, q, gq, solve, self.length, 12, enough, [], 1.0, np.inf
+        )
+        self.say(f"EM at {f:.2f}, expectation + {risen - q:.3g}, tempered {heat:.3g}, {share:.3f}")
+        return heat
+
+    def better_metric(
+        self, evaluate: Callable[[np.ndarray], tuple], f: float, g: np.ndarray
+    ) -> str:
+        """The metric in which a first step gains more."""
+        gains = {}
+        for name, m in self.metric.items():
+            step = m.solve(g)
+            step = step * min(1.0, 1 / max(self.length(step), 1e-300))
+            gain = evaluate(self.theta + step)[0] - f
+            gains[name] = gain if np.isfinite(gain) else -np.inf
+        return max(gains, key=lambda name: gains[name])
+
+    def shake(
+        self,
+        evaluate: Callable[[np.ndarray], tuple],
+        f: float,
+        solve: Callable[[np.ndarray], np.ndarray],
+        radius: float,
+    ) -> bool:
+        """Climb once more from a place nearby, off saddle points; whether that is higher."""
+        m = self.metric["complete"]
+        away = m.vectors @ (self.rng.normal(size=self.p) / m.values**0.5)
+        start = self.theta + m.unit * away
+        fm, gm, _ = evaluate(start)
+        if not np.isfinite(fm):
+            return False
+        enough = 0.05 * self.tolerance
+        new, fn, *_ = climb(
+            evaluate, start, fm, gm, solve, self.length, 100, enough, [], radius, 2 * radius
+        )
+        self.say(f"shaken: {fm:.4f} to {fn:.4f}")
+        if fn > f + self.tolerance:
+            self.theta = new
+            return True
+        return False
+
+    def temperature(self, f: float) -> float:
+        """How far the data lie below the simulated log likelihoods, in what these spread.
+
+        Far from the data, the nearest discrete value must not take all.
+        """
+        if self.dimension:
+            return 1.0
+        at = self.rng.integers(0, DRAWS, self.size)
+        obs = jax.tree.map(lambda a: a[at], self.simulated)
+        proposal = self.propose(self.theta)[2]
+        points = self.machine.place(self.theta, self.grid, obs, proposal, *self.design())
+        each = np.asarray(self.machine.value(self.theta, obs, points, False)[0], np.float64)
+        return float(max(1.0, (each.mean() - f / self.total) / (5 * each.std() + 1.0)))
+
+    def style_points(self) -> None:
+        """The style of points with the least noise in the gradient.
+
+        `gaussian`, whose tails are light, only where it is far better; it then needs fewer points.
+        """
+        self.styled, noises = True, {}
+        for self.style in ("student", "wide", "gaussian"):
+            noises[self.style] = self.metric["observed"].noise(self.replicates(3)[1])
+        style = min(("student", "wide"), key=lambda s: noises[s])
+        self.style = "gaussian" if noises["gaussian"] < 0.3 * noises[style] else style
+        many = self.size * self.points * self.p > 2e6 and self.points > 8 * self.dimension
+        if self.style == "gaussian" and many:
+            self.points = int(2 ** np.ceil(np.log2(4 * self.dimension)))
+            self.lattice = lattice(self.points, self.dimension)
+        self.say(f"{self.style} points; noise by style {noises}")
+
+    # The verdict ---------------------------------------------------------------------------------
+
+    def conclude(self, why: str) -> Found:
+        """What was reached, with the nats still to be gained."""
+        f = self.at.log_likelihood
+        if not hasattr(self, "metric") or not np.isfinite(f):
+            verdict = Verdict(0.0, np.inf, False, why)
+            each = np.full(len(self.inverse), np.nan)
+            return Found(
+                self.fitted(), float(f), np.nan, each, verdict, self.p, "", self.at.number, self.log
+            )
+        self.simulate()
+        self.adapt()
+        fs, gs, shares = self.replicates(4)
+        m, d = self.metric["observed"], np.abs(np.diag(self.observed)) ** 0.5
+        d = np.where(d > 1e-30 * max(d.max(), 1e-100), d, np.inf)
+        free = int((np.linalg.eigvalsh(self.observed / d[:, None] / d) > 1e-7).sum())
+        noise = m.noise(gs) / self.sets
+        slope = max(m.nats(gs.mean(axis=0)) - m.noise(gs) / 4, 0.0)
+        left = noise + min(self.last, slope)
+        most = 3 * noise + max(self.last, slope)
+        notes = {"noise": noise, "last": self.last, "slope": slope, "share": shares.mean()}
+        if self.room > 1:
+            unseen = notes["unseen"] = self.unseen()
+            left, most = left + unseen / 10, most + unseen
+        if self.dimension:
+            missed, bias = notes["missed"], notes["bias"] = self.check_on_simulations(m)
+            left, most = left + bias, most + 2 * bias
+            if missed > 0.02 and not why:
+                why = f"the points miss {missed:.0%} of the latents of simulated data"
+            if shares.mean() < 0.01 and not why:
+                why = "a few points carry all the weight"
+        self.say(f"verdict from { ({k: float(f'{v:.3g}') for k, v in notes.items()}) }")
+        if why in ("time is up", "it was stopped"):
+            why = ""
+            left = max(left, min(slope, self.last))
+            most = max(3 * left, 3 * slope, min(most, 10 * slope))
+        verdict = Verdict(float(left), float(most), bool(not why and most < 0.2 * free), why)
+        error = float(fs.std(ddof=1) / self.sets**0.5)
+        return Found(
+            self.fitted(),
+            float(fs.mean()),
+            error,
+            self.each[self.inverse],
+            verdict,
+            free,
+            self.method(),
+            self.at.number,
+            self.log,
+        )
+
+    def method(self) -> str:
+        """How the posteriors were treated, in words."""
+        summed = f"sums over the {self.room} values that the latents take"
+        if self.dimension == 0:
+            return summed
+        one = "one continuous latent" if self.dimension == 1 else f"{self.dimension} latents"
+        points = f"{self.points} weighted points for the posterior of {one}"
+        return f"{summed}, and {points} under each" if self.room > 1 else points
+
+    def unseen(self) -> float:
+        """About what values of the latents that were never drawn add to the log likelihood.
+
+        The posterior mass on values that `DRAWS` draws show at most once (Good and Turing).
+        """
+        assert self.latents is not None
+        rows = flat_rows(self.z)[:, self.latents.discrete]
+        points = self.place(self.theta, self.propose(self.theta)[2], self.design())
+        mass = self.copies @ np.asarray(points.w).sum(axis=-1)
+        number = np.array([(rows == v).all(axis=1).sum() for v in np.asarray(self.grid.values)])
+        return float(mass[(number <= 1) & np.asarray(self.grid.live)].sum())
+
+    def check_on_simulations(self, m: Metric) -> tuple[float, float]:
+        """How many simulated z the points miss, and the nats of the scores' bias on simulated data.
+
+        Draws (z, x) at θ are exact posterior draws.
+        """
+        assert self.latents is not None
+        n = min(DRAWS, max(1024, 4 * self.p))
+        first = jax.tree.map(lambda a: a[:n], (self.z, self.simulated))
+        exact = np.asarray(self.machine.complete(self.theta, *first), np.float64)
+        rows = flat_rows(self.z)[:n]
+        values = np.asarray(self.grid.values)[None]
+        same = (rows[:, None, self.latents.discrete] == values).all(axis=2)
+        known, d = same.any(axis=1), same.argmax(axis=1)
+        c = (to_line(self.latents, rows) - self.grid.location) / self.grid.scale
+        chosen = np.flatnonzero(known & np.isfinite(c).all(axis=1))
+        outside, difference = [], []
+        for i in range(min(10, -(-500 // self.size))):
+            at = np.resize(np.roll(chosen, -i * self.size), self.size)
+            obs = jax.tree.map(lambda a: a[at], first[1])  # noqa: B023
+            proposal = self.propose(self.theta, 2, 10, obs, self.unknown())[2]
+            e = self.design()
+            far = np.asarray(self.machine.distance(proposal, c[at], d[at]))
+            reach = (e[0] ** 2).sum(axis=-1).max(axis=1)
+            outside.append(far > np.maximum(reach, 2 * chi2.ppf(0.999, self.dimension)))
+            points = self.machine.place(self.theta, self.grid, obs, proposal, *e)
+            score = np.asarray(self.machine.value(self.theta, obs, points, False)[2], np.float64)
+            difference.append(np.where(np.isfinite(score), exact[at] - score, 0.0))
+        missed, each = float(np.mean(outside)), np.concatenate(difference)
+        number = min(len(each), len(chosen))
+        z = each.mean(axis=0) / (each.std(axis=0) / number**0.5 + 1e-300)
+        if np.abs(z).max() < 5:
+            return missed, 0.0
+        by_chance = m.noise(each) / number
+        excess = self.total**2 * (m.nats(each.mean(axis=0)) - by_chance)
+        spread = self.total**2 * by_chance * (2 / self.p) ** 0.5
+        return missed, float(excess if excess > 4 * spread else 0.0)
+
+
+def _distinct(tree: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The first of each distinct observation, which of these each one is, and their counts."""
+    _, first, inverse, counts = np.unique(
+        flat_rows(tree), axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    return first, inverse.ravel(), counts.astype(float)
+
+
+def _floating(a: Any) -> Array:
+    """An array, floating-point numbers as long as JAX has them now."""
+    a = jnp.asarray(a)
+    return a.astype(float) if jnp.issubdtype(a.dtype, jnp.floating) else a

@@ -1,0 +1,275 @@
+"""Points in place of posteriors, and what they give.
+
+For every observation x_m and every value d of what takes few values,
+
+    log p̂_θ(x_m) = log Σ_d (1/K) Σ_k p_θ(d, c_mdk, x_m) / q_md(c_mdk),    c_mdk ~ q_md,
+
+with q_md a Gaussian at the mode of p_θ(c | d, x_m), fitted to its curvature and its moments. Where
+nothing is continuous this is the exact sum, where the posterior is Gaussian the weights are equal.
+The points come from a lattice that stays as it is while θ moves, so that log p̂ is a smooth function
+of θ, whose gradient is the importance-weighted posterior expectation of the score.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from scipy.special import ndtri
+
+from alws.integration.latents import Latents, from_line
+from alws.model import log_joint
+
+
+class Proposal(NamedTuple):
+    """q_md: location μ and scale LLᵀ, one a cell (observation m, discrete value d)."""
+
+    mean: Any  # M × values × D
+    root: Any  # M × values × D × D
+    log_volume: Any  # log |det L|, M × values
+
+
+class Shape(NamedTuple):
+    """How q differs from the Gaussian at the mode: μ = mode + R·shift, L = R·root, R that one's."""
+
+    shift: Any
+    root: Any
+    log_volume: Any
+
+
+class Points(NamedTuple):
+    """Latents in place of each posterior, with log q of each; log q = ∞ where p is 0."""
+
+    z: Any  # every leaf M × values × K × ...
+    log_q: Any  # M × values × K
+    w: Any  # M × values × K, the posterior weights at the θ they were drawn for
+
+
+def lattice(points: int, dimension: int) -> np.ndarray:
+    """A good rank-one lattice in [0, 1)^D: Korobov's k·(1, a, a², ...)/K, a by the criterion P₂."""
+    best, chosen = np.inf, np.zeros((points, dimension))
+    tried = np.random.default_rng(0).permutation(np.arange(1, max(points, 3), 2))[:100]
+    for a in tried if dimension > 1 else [1]:
+        powers = np.ones(dimension, int)
+        for i in range(1, dimension):
+            powers[i] = powers[i - 1] * a % points
+        u = np.arange(points)[:, None] * powers % points / points
+        error = np.prod(1 + 2 * np.pi**2 * (u**2 - u + 1 / 6), axis=1).mean()
+        if error < best:
+            best, chosen = error, u
+    return chosen
+
+
+def design(rng, number: int, u: np.ndarray, style: str) -> tuple[np.ndarray, np.ndarray]:
+    """Points ε for each of `number` cells from a lattice u, and the log density they come from.
+
+    `student`: each entry Student's t with two degrees of freedom. The weights vanish at the edges
+    of the unit cube, so a shifted lattice integrates smooth posteriors with more than polynomial
+    accuracy. `gaussian`: ± pairs of exact second moments, exact for Gaussian posteriors and scores
+    of degree three. `wide`: the same, a quarter of them spread two and a half times as far.
+    """
+    points, dimension = u.shape
+    if dimension == 0:
+        return np.zeros((number, points, 0)), np.zeros((number, points))
+    shifted = np.clip((u + rng.random((number, 1, dimension))) % 1.0, 1e-10, 1 - 1e-10)
+    if style == "student":
+        e = 0.9 * (2 * shifted - 1) / np.sqrt(2 * shifted * (1 - shifted))
+        return e, (-1.5 * np.log(2 + (e / 0.9) ** 2) - np.log(0.9)).sum(-1)
+    far = points // 4 if style == "wide" else 0
+    half = ndtri(shifted[:, rng.permutation(points)[: points // 2]])
+    near, outer = half[:, : (points - far) // 2], half[:, (points - far) // 2 :]
+    if near.shape[1] >= dimension:  # exact second moments
+        factor = np.linalg.cholesky(np.einsum("mki,mkj->mij", near, near) / near.shape[1])
+        near = near @ np.linalg.inv(factor).transpose(0, 2, 1)
+    e = np.concatenate([near, -near, WIDTH * outer, -WIDTH * outer], axis=1)
+    square, constant = -0.5 * (e**2).sum(-1), 0.5 * dimension * np.log(2 * np.pi)
+    if style == "wide":
+        spread = square / WIDTH**2 - dimension * np.log(WIDTH)
+        square = np.logaddexp(np.log(0.75) + square, np.log(0.25) + spread)
+    return e, square - constant
+
+
+WIDTH = 2.5
+
+
+def root_of_inverse(precision, floor=1e-3):
+    """L with LLᵀ = A⁻¹, negative and tiny curvatures replaced, and log |det L|."""
+    fine = jnp.isfinite(precision).all()
+    a = jnp.where(fine, precision, jnp.eye(precision.shape[0]))
+    w, v = jnp.linalg.eigh(0.5 * (a + a.T))
+    w = jnp.maximum(jnp.abs(w), floor)
+    return v * w**-0.5, -0.5 * jnp.log(w).sum()
+
+
+def rows(f, *args):
+    """f over observations: at once, or in blocks where they are many."""
+    number = jax.tree.leaves(args)[0].shape[0]
+    if number <= BLOCK:
+        return jax.vmap(f)(*args)
+    return jax.lax.map(lambda a: f(*a), args, batch_size=BLOCK // 2)
+
+
+BLOCK = 2048
+
+
+class Machine(NamedTuple):
+    """The compiled functions of one problem: of θ as a vector, observations, grid and points."""
+
+    propose: Callable
+    place: Callable
+    value: Callable
+    complete: Callable
+    distance: Callable
+
+
+def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
+    """Everything that is compiled, for a model `unravel(θ)`; an observation is (x, condition)."""
+    dimension = len(latents.continuous)
+
+    def log_p(theta, z, obs):
+        value = log_joint(unravel(theta), z, obs[0], obs[1] if conditioned else None)
+        return jnp.asarray(value, float).sum()
+
+    def on_line(theta, grid, d, obs, c):
+        z, slope = from_line(latents, grid, d, c)
+        value = log_p(theta, z, obs) + slope
+        return jnp.where(jnp.isfinite(value), value, -jnp.inf)
+
+    def over_cells(f, obs, values, *rest):
+        return rows(lambda o, *r: jax.vmap(lambda d, *s: f(o, d, *s))(values, *r), obs, *rest)
+
+    def log_weights(theta, grid, obs, proposal, e, log_e):
+        def one(o, d, q, e, log_e):
+            c = q.mean + e @ q.root.T
+            return jax.vmap(partial(on_line, theta, grid, d, o))(c) - (log_e - q.log_volume)
+
+        def each(o, q, e, log_e):
+            return jax.vmap(lambda d, q: one(o, d, q, e, log_e))(grid.values, q)
+
+        return rows(each, obs, proposal, e, log_e)
+
+    def propose(theta, grid, obs, mode, shape, candidates, e, log_e, iterations, rounds):
+        """Newton's method in c for each cell, from the best of some candidates; then `rounds` times
+        the moments of the weighted points in place of the Gaussian, where they even the weights.
+        Returns the modes, the shapes and the proposals they make."""
+
+        def ascend(o, d, c):
+            f = partial(on_line, theta, grid, d, o)
+            tried = jnp.concatenate([c[None], candidates])
+            c = tried[jnp.argmax(jax.vmap(f)(tried))]
+
+            def step(i, carry):
+                c, _, _ = carry
+                root, volume = root_of_inverse(-jax.hessian(f)(c))
+                g = jax.grad(f)(c)
+                move = root @ (root.T @ jnp.where(jnp.isfinite(g), g, 0.0)) * (i < iterations)
+                tried = c + jnp.array([1.0, 0.5, 0.2, 0.05, 0.01, 1e-3, 0.0])[:, None] * move
+                return tried[jnp.argmax(jax.vmap(f)(tried))], root, volume
+
+            nothing = jnp.zeros((dimension, dimension)), jnp.zeros(())
+            return Proposal(*jax.lax.fori_loop(0, iterations + 1, step, (c, *nothing)))
+
+        mode = over_cells(ascend, obs, grid.values, mode)
+
+        def joined(shape):
+            mean = mode.mean + jnp.einsum("mvij,mvj->mvi", mode.root, shape.shift)
+            return Proposal(mean, mode.root @ shape.root, mode.log_volume + shape.log_volume)
+
+        def moments(old, e, log_w):
+            w = jnp.where(jnp.isfinite(log_w), jnp.exp(log_w - log_w.max()), 0.0)
+            w = w / w.sum()
+            n, n0 = 1 / (w**2).sum(), dimension + 2.0
+            shift = w @ e
+            spread = (w[:, None] * (e - shift)).T @ (e - shift)
+            cov = (n * spread + n0 * jnp.eye(dimension)) / (n + n0)
+            root, volume = root_of_inverse(jnp.linalg.inv(cov))
+            shift = old.shift + old.root @ shift * n / (n + n0)
+            return Shape(shift, old.root @ root, old.log_volume + volume)
+
+        def adapt(_, carry):
+            best, share, trial = carry
+            log_w = log_weights(theta, grid, obs, joined(trial), e, log_e)
+            better = (new := _share(log_w)) > share
+
+            def pick(a, b):
+                return jnp.where(better.reshape(*better.shape, *[1] * (a.ndim - 2)), a, b)
+
+            each = jax.vmap(lambda s, e, w: jax.vmap(lambda s, w: moments(s, e, w))(s, w))
+            best = jax.tree.map(pick, trial, best)
+            return best, pick(new, share), jax.tree.map(pick, each(trial, e, log_w), trial)
+
+        start = shape, -jnp.ones(mode.mean.shape[:2]), shape
+        shape = jax.lax.fori_loop(0, rounds, adapt, start)[0]
+        return mode.mean, shape, joined(shape)
+
+    def place(theta, grid, obs, proposal, e, log_e, temperature=1.0):
+        """Points drawn from the proposals, those of probability 0 replaced and switched off.
+
+        The weights that EM holds are tempered over the discrete values.
+        """
+        c = proposal.mean[:, :, None] + jnp.einsum("mkd,mvcd->mvkc", e, proposal.root)
+
+        def one(o, d, c):
+            z, slope = jax.vmap(partial(from_line, latents, grid, d))(c)
+            return z, slope, jax.vmap(lambda z: log_p(theta, z, o))(z)
+
+        z, slope, f = over_cells(one, obs, grid.values, c)
+        log_q = log_e[:, None] - proposal.log_volume[..., None] - slope
+        good = jnp.isfinite(f - log_q) & grid.live[:, None]
+        shape = f.shape
+        best = jnp.argmax(jnp.where(good, f, -jnp.inf).reshape(shape[0], -1), axis=1)
+
+        def mended(leaf):
+            rows = leaf.reshape(shape[0], -1, *leaf.shape[3:])
+            chosen = rows[jnp.arange(shape[0]), best][:, None, None]
+            return jnp.where(good.reshape(*shape, *[1] * (leaf.ndim - 3)), leaf, chosen)
+
+        log_q = jnp.where(good, log_q, jnp.inf)
+        log_w = jnp.where(good, f - log_q, -jnp.inf)
+        cell = jax.nn.softmax(logsumexp(log_w, axis=2) / temperature, axis=1)
+        w = cell[..., None] * jnp.nan_to_num(jax.nn.softmax(log_w, axis=2))
+        return Points(jax.tree.map(mended, z), log_q, jnp.nan_to_num(w))
+
+    def log_likelihood_of(theta, obs, points):
+        log_p_ = jax.vmap(jax.vmap(lambda z: log_p(theta, z, obs)))(points.z)
+        log_w = log_p_ - points.log_q
+        return logsumexp(log_w) - np.log(log_w.shape[-1]), log_p_, log_w
+
+    def value(theta, obs, points, held):
+        """log p̂(x_m) of every observation or, weights held, EM's E[log p(z, x_m) | x_m]; effective
+        shares of the points; gradients."""
+
+        def one(theta, obs, points):
+            f, log_p_, log_w = log_likelihood_of(theta, obs, points)
+            w = jax.lax.stop_gradient(jax.nn.softmax(log_w.ravel()).reshape(log_w.shape))
+            cell, square = w.sum(-1), (w**2).sum(-1)
+            share = jnp.where(cell > 0, cell**3 / jnp.where(square > 0, square, 1.0), 0.0).sum()
+            return jnp.where(held, (points.w * log_p_).sum(), f), share / log_w.shape[-1]
+
+        both = partial(jax.value_and_grad(one, has_aux=True), theta)
+        (f, share), g = rows(both, obs, points)
+        return f, share, g
+
+    def complete(theta, z, obs):
+        """∇ log p(z_n, x_n) of draws."""
+        s = jax.vmap(lambda z, o: jax.grad(log_p)(theta, z, o))(z, obs)
+        return jnp.where(jnp.isfinite(s).all(axis=1, keepdims=True), s, 0.0)
+
+    def distance(proposal, c, d):
+        """Squared distance of c from the proposal of cell d, for each draw."""
+
+        def one(q, c, d):
+            return jnp.sum(jnp.linalg.solve(q.root[d], c - q.mean[d]) ** 2)
+
+        return jax.vmap(one)(proposal, c, d)
+
+    return Machine(*(jax.jit(f) for f in (propose, place, value, complete, distance)))
+
+
+def _share(log_w):
+    w = jax.nn.softmax(log_w, axis=-1)
+    w = jnp.where(jnp.isfinite(w), w, 0.0)
+    return jnp.where((s := (w**2).sum(-1)) > 0, 1 / jnp.where(s > 0, s, 1.0), 0.0) / log_w.shape[-1]

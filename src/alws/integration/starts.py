@@ -1,0 +1,197 @@
+"""Climbs from several starts, with checkpoints: the best of them, and the distinct maxima found."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from alws import checkpoint as checkpoints
+from alws.callbacks import Callback, ProgressBar, Report
+from alws.integration.maximise import Climber, Found, NotIntegrable, Round
+from alws.model import AnyModel
+from alws.validation import as_arrays
+
+NEAR = 0.1
+"""Maxima whose log likelihoods differ by less, or by their errors, count as one."""
+
+MOST_BYTES = 2**34
+"""The most that a checkpoint may ask to be read."""
+
+SPREAD = 1.5
+"""How far starts lie from one another, in standard deviations of one complete observation."""
+
+
+class Maxima(list):
+    """The distinct maxima found, best first: pairs of log likelihood and number of starts."""
+
+
+def precise_data(data: PyTree, matched: PyTree[Array]) -> PyTree[np.ndarray]:
+    """The data as the model has them, floating-point numbers as long as they were given.
+
+    Example: `precise_data(data, match_data(model, data, key))`.
+    """
+
+    def one(given: Any, own: Array) -> np.ndarray:
+        kind = np.float64 if np.issubdtype(own.dtype, np.floating) else own.dtype
+        return np.asarray(given, kind)
+
+    return jax.tree.map(one, as_arrays(data), matched)
+
+
+def climb_likelihood(
+    model: AnyModel,
+    data: PyTree[np.ndarray],
+    *,
+    key: Key[Array, ""],
+    conditions: PyTree | None = None,
+    log_prior: Callable[[Any], Array] | None = None,
+    starts: int = 1,
+    seconds: float = 120.0,
+    watch: Callable[[Round], bool] | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_every: int = 500,
+    origin: dict[str, Any] | None = None,
+    resume: bool = False,
+) -> tuple[Found, Maxima]:
+    """Climb log p̂ from one or several starts; the best, and the distinct maxima found.
+
+    In float64, or in the precision of JAX if the model's code does not allow it.
+
+    Arguments:
+        model, data, key, conditions, log_prior: as `alws.fit` takes them, checked.
+        starts: the first is the model as it is, the others lie around it and around its fit.
+        seconds: of the processor, for each start.
+        watch: sees every round; a climb ends when it returns True.
+        checkpoint, checkpoint_every, origin, resume: a file that is written every so many rounds.
+
+    Example: `climb_likelihood(model, data, key=jax.random.key(0))[0].log_likelihood`.
+    """
+
+    def attempt(wide: bool) -> tuple[Found, Maxima]:
+        with jax.enable_x64(wide or bool(jax.config.jax_enable_x64)):
+            climber = Climber(
+                model, data, key=key, conditions=conditions, log_prior=log_prior, seconds=seconds
+            )
+            return _from_starts(
+                climber, key, starts, watch, checkpoint, checkpoint_every, origin or {}, resume
+            )
+
+    try:
+        return attempt(True)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, checkpoints.CheckpointError):
+            raise
+        return attempt(False)
+
+
+def _from_starts(
+    climber: Climber,
+    key: Key[Array, ""],
+    starts: int,
+    watch: Callable[[Round], bool] | None,
+    checkpoint: Path | None,
+    every: int,
+    origin: dict[str, Any],
+    resume: bool,
+) -> tuple[Found, Maxima]:
+    first = climber.theta
+    done: list[Found] = []
+    if checkpoint is not None and resume and checkpoint.exists():
+        arrays, numbers = _load(checkpoint, origin)
+        climber.restore(arrays, numbers)
+
+    def see(seen: Round) -> bool:
+        stop = watch(seen) if watch is not None else False
+        ended = bool(climber.at.ended) or stop
+        if checkpoint is not None and (seen.number % every == 0 or ended):
+            _save(checkpoint, *climber.snapshot(), origin)
+        return stop
+
+    done.append(climber.run(see))
+    found = climber.theta
+    rng = np.random.default_rng([*np.asarray(jax.random.key_data(key)).ravel().tolist(), 1])
+    units = _units(climber)
+    for i in range(1, starts):
+        centre = found if i % 2 else first
+        away = SPREAD * units * rng.normal(size=climber.p)
+        climber.begin_again(centre + away)
+        try:
+            done.append(climber.run())
+        except NotIntegrable:
+            continue
+    best = max(done, key=_height)
+    return best, _distinct_maxima(done)
+
+
+def _height(found: Found) -> float:
+    return found.log_likelihood if np.isfinite(found.log_likelihood) else -np.inf
+
+
+def _units(climber: Climber) -> np.ndarray:
+    """The standard deviation of each parameter as one complete observation leaves it."""
+    if not hasattr(climber, "whole"):
+        return np.ones(climber.p)
+    information = np.diag(climber.whole) / climber.total
+    return np.where(information > 0, 1 / np.sqrt(np.maximum(information, 1e-300)), 1.0)
+
+
+def _distinct_maxima(done: Sequence[Found]) -> Maxima:
+    maxima = Maxima()
+    for found in sorted(done, key=_height, reverse=True):
+        if not np.isfinite(found.log_likelihood):
+            continue
+        slack = max(NEAR, 3 * np.nan_to_num(found.error), found.verdict.left)
+        if maxima and maxima[-1][0] - found.log_likelihood < slack:
+            maxima[-1] = (maxima[-1][0], maxima[-1][1] + 1)
+        else:
+            maxima.append((found.log_likelihood, 1))
+    return maxima
+
+
+def watcher(callbacks: Sequence[Callback], bar: ProgressBar | None) -> Callable[[Round], bool]:
+    """What the callbacks of a fit and its progress bar see of a climb.
+
+    Example: `watcher([alws.EarlyStopping()], None)`.
+    """
+
+    def watch(seen: Round) -> bool:
+        metrics = {"step": float(seen.number), "objective": seen.log_likelihood}
+        report = Report(seen.number, 0, metrics, seen.model)
+        if bar is not None:
+            bar(report)
+        return any([bool(callback(report)) for callback in callbacks])
+
+    return watch
+
+
+def _save(
+    path: Path, arrays: dict[str, np.ndarray], numbers: dict[str, Any], origin: dict[str, Any]
+) -> None:
+    shapes = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
+    header = {"format": checkpoints.FORMAT, "climb": numbers, "shapes": shapes, "origin": origin}
+    checkpoints.save(path, arrays, header)
+
+
+def _load(path: Path, origin: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    header = checkpoints.header(path)
+    if "climb" not in header:
+        raise checkpoints.CheckpointError(
+            f"{path} must be the checkpoint of a climb, got that of another kind of fit. Resume "
+            "with the settings it was started with, or give another path."
+        )
+    if header.get("origin") != origin:
+        differ = [k for k, v in origin.items() if header.get("origin", {}).get(k) != v]
+        raise checkpoints.CheckpointError(
+            f"{path} must be resumed with what it was started with; {', '.join(differ)} differ. Go "
+            "back to that, or start again with another path."
+        )
+    sizes = {
+        n: int(np.prod(shape)) * np.dtype(t).itemsize for n, (t, shape) in header["shapes"].items()
+    }
+    if sum(sizes.values()) > MOST_BYTES:
+        raise checkpoints.CheckpointError(f"{path} says it holds {sum(sizes.values())} bytes.")
+    like = {n: np.zeros(shape, np.dtype(t)) for n, (t, shape) in header["shapes"].items()}
+    return checkpoints.load(path, like), header["climb"]
