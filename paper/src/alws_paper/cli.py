@@ -187,7 +187,7 @@ def _fail(message: str) -> None:
 
 
 class _errors:
-    """Turn the errors a user can mend into one line."""
+    """Turn the errors that a user can put right into one line."""
 
     def __enter__(self) -> None:
         return None

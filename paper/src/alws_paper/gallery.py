@@ -59,11 +59,11 @@ def summary_table(gallery: Path, link: str) -> str:
     rows = ["| experiment | claims that hold | what does not hold |", "|---|---|---|"]
     for name, claims in _all_claims(gallery).items():
         failed = [_cell(claim["claim"]) for claim in claims if not claim["holds"]]
-        held = f"{len(claims) - len(failed)} of {len(claims)}"
+        holding = f"{len(claims) - len(failed)} of {len(claims)}"
         if len(failed) > NAMED:
             more = f"[{len(failed) - NAMED + 1} more]({link}/README.md)"
             failed = [*failed[: NAMED - 1], more]
-        rows.append(f"| [{name}]({link}/{name}) | {held} | {'; '.join(failed)} |")
+        rows.append(f"| [{name}]({link}/{name}) | {holding} | {'; '.join(failed)} |")
     return "\n".join(rows)
 
 

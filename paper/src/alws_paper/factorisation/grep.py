@@ -6,7 +6,7 @@ terms,
 
     ∇_v E[f(z)] = E[f'(T(ε; v)) ∇_v T(ε; v)] + E[f(T(ε; v)) ∇_v log q_ε(ε; v)],
 
-a reparameterisation and a correction. Here z is held by its logarithm (Gamma) or its logit (Beta),
+a reparameterisation and a correction. Here z is kept as its logarithm (Gamma) or its logit (Beta),
 y, and T(ε; v) = mean(y) + std(y)·ε, both given by digamma and trigamma functions.
 """
 
@@ -58,7 +58,7 @@ class Standardised(eqx.Module):
 
 
 class Gamma(Standardised):
-    """Gamma(z; α, β) of density ∝ z^(α−1) e^(−βz), held by y = log z.
+    """Gamma(z; α, β) of density ∝ z^(α−1) e^(−βz), kept as y = log z.
 
     E[y] = ψ(α) − log β, Var[y] = ψ'(α).
 
@@ -84,7 +84,7 @@ class Gamma(Standardised):
 
 
 class Beta(Standardised):
-    """Beta(z; α, β), held by y = logit z.
+    """Beta(z; α, β), kept as y = logit z.
 
     E[y] = ψ(α) − ψ(β), Var[y] = ψ'(α) + ψ'(β).
 
@@ -141,5 +141,5 @@ def surrogate(
 def correction(
     q: Standardised, noise: Float[Array, "*shape"], signal: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """f·log q_ε(ε; v), f held: its gradient in v is the correction term of G-Rep."""
+    """f·log q_ε(ε; v), f constant: its gradient in v is the correction term of G-Rep."""
     return jax.lax.stop_gradient(signal) * q.noise_log_density(noise)

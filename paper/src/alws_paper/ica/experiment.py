@@ -99,9 +99,9 @@ def run(settings: Settings, run: Run) -> list[Claim]:
     images = component_images(truth, settings.images, settings.test_samples, run.seed)
 
     vae = by_vae(start, images.train, vae_key, settings, run)
-    held = with_held_noise(start, images.train, fit_key, settings, run)
-    fixed = by_alws(held, images.train, fit_key, settings, run, adapt_ridge=False)
-    adapted = by_alws(held, images.train, fit_key, settings, run, adapt_ridge=True)
+    lowered = with_held_noise(start, images.train, fit_key, settings, run)
+    fixed = by_alws(lowered, images.train, fit_key, settings, run, adapt_ridge=False)
+    adapted = by_alws(lowered, images.train, fit_key, settings, run, adapt_ridge=True)
 
     models = {"λ fixed": fixed, "λ adapted": adapted, "VAE": vae}
     filters = {name: np.asarray(model.weight) for name, model in models.items()}

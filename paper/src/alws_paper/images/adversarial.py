@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
+from alws_paper.images.generators import Noisy
 from alws_paper.images.protocol import MethodState, Pair, first_state, rise
 from alws_paper.images.rivals.wgan import critic_objective, generator_objective
 
@@ -75,7 +76,7 @@ class Adversarial:
     def generator(self, state: MethodState) -> Any:
         """The model with σ = 0: what the critic saw has no noise, and no density."""
         model = state.learnt.model
-        if not hasattr(getattr(model, "output", None), "log_noise"):
+        if not isinstance(getattr(model, "output", None), Noisy):
             return model
         return eqx.tree_at(lambda m: m.output.log_noise, model, jnp.array(-jnp.inf))
 

@@ -67,22 +67,22 @@ def figure(finished: list[Finished], datasets: tuple[str, ...]) -> Figure:
     for row, dataset in zip(rows, datasets, strict=True):
         cells = by_graph(finished, dataset)
         left, right = row.subfigures(1, 2)
-        for place, score in zip(left.subplots(1, 2), ("frechet", "kernel"), strict=True):
+        for axis, score in zip(left.subplots(1, 2), ("frechet", "kernel"), strict=True):
             found = compared(cells, score)
             for x, values in enumerate(found.scores.values()):
-                place.plot([x] * len(values), values, "o", color="firebrick", ms=4)
-                place.hlines(np.median(values), x - 0.35, x + 0.35, color="black")
-            place.set_xticks(range(len(cells)), list(cells), fontsize=8)
-            plt.setp(place.get_xticklabels(), rotation=45, ha="right", rotation_mode="anchor")
-            place.set_xlim(-0.6, len(cells) - 0.4)
-            from_zero(place)
-            place.set_ylabel(f"{NAMES[score]}, {extractor_of(cells)}", fontsize=9)
-            place.set_title(f"{dataset} {place_of(found)}", fontsize=9)
-            place.tick_params(axis="y", labelsize=8)
-        for place, (name, of) in zip(right.subplots(len(cells), 1), cells.items(), strict=True):
-            place.imshow(mosaic(of[0].samples[: 2 * COLUMNS], COLUMNS), cmap="gray", vmin=0, vmax=1)
-            place.set(xticks=[], yticks=[])
-            place.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
+                axis.plot([x] * len(values), values, "o", color="firebrick", ms=4)
+                axis.hlines(np.median(values), x - 0.35, x + 0.35, color="black")
+            axis.set_xticks(range(len(cells)), list(cells), fontsize=8)
+            plt.setp(axis.get_xticklabels(), rotation=45, ha="right", rotation_mode="anchor")
+            axis.set_xlim(-0.6, len(cells) - 0.4)
+            from_zero(axis)
+            axis.set_ylabel(f"{NAMES[score]}, {extractor_of(cells)}", fontsize=9)
+            axis.set_title(f"{dataset} {place_of(found)}", fontsize=9)
+            axis.tick_params(axis="y", labelsize=8)
+        for axis, (name, of) in zip(right.subplots(len(cells), 1), cells.items(), strict=True):
+            axis.imshow(mosaic(of[0].samples[: 2 * COLUMNS], COLUMNS), cmap="gray", vmin=0, vmax=1)
+            axis.set(xticks=[], yticks=[])
+            axis.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
     plt.close(fig)
     return fig
 

@@ -41,7 +41,7 @@ def figure(groups: Groups) -> Figure:
         draw_scores(row[1], cells, "kernel", "")
         draw_curves(row[2], cells, "epochs")
         draw_curves(row[3], cells, "seconds")
-    lines = {line.get_label(): line for place in axes[:, 3] for line in place.get_lines()}
+    lines = {line.get_label(): line for axis in axes[:, 3] for line in axis.get_lines()}
     shown = [name for name in METHODS if name in lines]
     handles = [lines[name] for name in shown]
     top.legend(handles, shown, loc="outside upper center", ncols=len(shown), fontsize=10)
@@ -59,56 +59,56 @@ def extractor_of(cells: Cells) -> str:
     return str(first.summary.get("extractor", ""))
 
 
-def draw_scores(place: Axes, cells: Cells, score: str, title: str) -> None:
+def draw_scores(axis: Axes, cells: Cells, score: str, title: str) -> None:
     """A dot for each seed, the kernel distance's with its standard error; bars at the medians."""
     for x, of in enumerate(cells.values()):
         values = np.array([getattr(one.curve, score)[-1] for one in of])
         errors = np.array([one.curve.kernel_error[-1] for one in of])
         seen = np.isfinite(values)
         if not seen.any():
-            place.text(x, 0, "diverged", rotation=90, fontsize=8, ha="center", va="bottom")
+            axis.text(x, 0, "diverged", rotation=90, fontsize=8, ha="center", va="bottom")
             continue
         places = x + np.linspace(-0.15, 0.15, len(of)) * (len(of) > 1)
         bars = errors[seen] if score == "kernel" else None
-        place.errorbar(
+        axis.errorbar(
             places[seen], values[seen], bars, fmt="o", color="firebrick", ms=4, elinewidth=1
         )
-        place.hlines(np.median(values), x - 0.35, x + 0.35, color="black", lw=1.5)
-    place.set_xticks(range(len(cells)), list(cells), fontsize=8)
-    plt.setp(place.get_xticklabels(), rotation=45, ha="right", rotation_mode="anchor")
-    place.set_xlim(-0.6, len(cells) - 0.4)
-    place.set_ylabel(f"{NAMES[score]}\n{extractor_of(cells)}", fontsize=9)
-    place.set_title(title, fontsize=10)
-    from_zero(place)
-    place.tick_params(axis="y", labelsize=8)
+        axis.hlines(np.median(values), x - 0.35, x + 0.35, color="black", lw=1.5)
+    axis.set_xticks(range(len(cells)), list(cells), fontsize=8)
+    plt.setp(axis.get_xticklabels(), rotation=45, ha="right", rotation_mode="anchor")
+    axis.set_xlim(-0.6, len(cells) - 0.4)
+    axis.set_ylabel(f"{NAMES[score]}\n{extractor_of(cells)}", fontsize=9)
+    axis.set_title(title, fontsize=10)
+    from_zero(axis)
+    axis.tick_params(axis="y", labelsize=8)
 
 
-def from_zero(place: Axes) -> None:
+def from_zero(axis: Axes) -> None:
     """Let the vertical axis begin at 0, or below it, and end well above the highest dot."""
-    low, high = place.get_ylim()
-    place.set_ylim(min(0.0, low), 1.1 * high)
+    low, high = axis.get_ylim()
+    axis.set_ylim(min(0.0, low), 1.1 * high)
 
 
-def draw_curves(place: Axes, cells: Cells, axis: str) -> None:
+def draw_curves(axis: Axes, cells: Cells, along: str) -> None:
     """The Fréchet distance of every seed during training."""
     for method, of in cells.items():
         colour = COLOURS(list(METHODS).index(method))
         for seed, one in enumerate(of):
-            x, y = getattr(one.curve, axis), one.curve.frechet
+            x, y = getattr(one.curve, along), one.curve.frechet
             seen = np.isfinite(y)
             label = method if seed == 0 else None
-            place.plot(x[seen], y[seen], "-o", ms=2.5, lw=1.2, color=colour, label=label)
-    low, high = place.get_ylim()
+            axis.plot(x[seen], y[seen], "-o", ms=2.5, lw=1.2, color=colour, label=label)
+    low, high = axis.get_ylim()
     scales = ["x", "y"] if high > WIDE * low else ["x"]
     for name in scales:
-        getattr(place, f"set_{name}scale")("log")
-        ticks = getattr(place, f"{name}axis")
-        first, last = getattr(place, f"get_{name}lim")()
+        getattr(axis, f"set_{name}scale")("log")
+        ticks = getattr(axis, f"{name}axis")
+        first, last = getattr(axis, f"get_{name}lim")()
         ticks.set_minor_formatter(FuncFormatter(_some if last < LONG * first else _none))
         ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    place.set_xlabel("epochs" if axis == "epochs" else "seconds of training", fontsize=9)
-    place.set_ylabel(f"{NAMES['frechet']}\n{extractor_of(cells)}", fontsize=9)
-    place.tick_params(labelsize=8, which="both")
+    axis.set_xlabel("epochs" if along == "epochs" else "seconds of training", fontsize=9)
+    axis.set_ylabel(f"{NAMES['frechet']}\n{extractor_of(cells)}", fontsize=9)
+    axis.tick_params(labelsize=8, which="both")
 
 
 def _none(value: float, _: object) -> str:
@@ -124,7 +124,7 @@ def draw_samples(block: SubFigure, group: Group, cells: Cells, columns: int) -> 
     """Two rows of pictures for each method, of its first seed."""
     block.suptitle(f"samples: {group}", fontsize=10)
     places = block.subplots(len(cells), 1, squeeze=False)[:, 0]
-    for place, (method, of) in zip(places, cells.items(), strict=True):
-        place.imshow(mosaic(of[0].samples[: 2 * columns], columns), cmap="gray", vmin=0, vmax=1)
-        place.set(xticks=[], yticks=[])
-        place.set_ylabel(method, rotation=0, ha="right", va="center", fontsize=8)
+    for axis, (method, of) in zip(places, cells.items(), strict=True):
+        axis.imshow(mosaic(of[0].samples[: 2 * columns], columns), cmap="gray", vmin=0, vmax=1)
+        axis.set(xticks=[], yticks=[])
+        axis.set_ylabel(method, rotation=0, ha="right", va="center", fontsize=8)

@@ -119,40 +119,42 @@ class Binary(Output):
         return Bernoulli(jnp.log(self.mean(raw)) - jnp.log(self.mean(-raw)))
 
 
-class Bounded(Output):
-    """Pixels N(tanh(raw), σ²), for data between −1 and 1.
-
-    Example: `Bounded(noise=0.1).likelihood(raw).sample(key)`.
-    """
+class Noisy(Output):
+    """Pixels N(mean, σ²) with one learnt σ."""
 
     log_noise: Float[Array, ""]
 
     def __init__(self, noise: float = 1.0):
         self.log_noise = jnp.log(jnp.asarray(noise, float))
-
-    def mean(self, raw: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        return jnp.tanh(raw)
 
     def likelihood(self, raw: Float[Array, "*shape"]) -> Gaussian:
         return Gaussian(self.mean(raw), jnp.exp(self.log_noise))
 
 
-class Unbounded(Output):
+class Bounded(Noisy):
+    """Pixels N(tanh(raw), σ²), for data between −1 and 1.
+
+    Example: `Bounded(noise=0.1).likelihood(raw).sample(key)`.
+    """
+
+    def __init__(self, noise: float = 1.0):
+        super().__init__(noise)
+
+    def mean(self, raw: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        return jnp.tanh(raw)
+
+
+class Unbounded(Noisy):
     """Pixels N(raw, σ²), for natural images.
 
     Example: `Unbounded().mean(raw)` is `raw`.
     """
 
-    log_noise: Float[Array, ""]
-
     def __init__(self, noise: float = 1.0):
-        self.log_noise = jnp.log(jnp.asarray(noise, float))
+        super().__init__(noise)
 
     def mean(self, raw: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return raw
-
-    def likelihood(self, raw: Float[Array, "*shape"]) -> Gaussian:
-        return Gaussian(raw, jnp.exp(self.log_noise))
 
 
 class ImageModel(eqx.Module):
@@ -224,6 +226,7 @@ __all__ = [
     "Bounded",
     "Connected",
     "ImageModel",
+    "Noisy",
     "Output",
     "Pictured",
     "Unbounded",

@@ -2,7 +2,7 @@
 
 σ starts at 1 and an optimiser moves log σ by little a step, so the likelihood as trained tells
 how far σ has come as much as how good the pictures are. Beside it stands the likelihood with σ
-refitted to training images and everything else held, by expectation-maximisation:
+refitted to training images, everything else constant, by expectation-maximisation:
 
     σ² ← mean over images and pixels of E[(x − E[x | z])² | x],
 
@@ -26,7 +26,7 @@ from alws.results.annealed import FIRST, GAIN, WANTED, annealed_log_likelihood, 
 from alws.results.hamiltonian import Chains, from_prior, path_densities, transition
 from alws.validation import at_least
 from alws_paper.images.data.images import Images
-from alws_paper.images.generators import ImageModel
+from alws_paper.images.generators import ImageModel, Noisy
 from alws_paper.images.plan import Plan
 
 LEAPFROG = 5
@@ -48,7 +48,7 @@ def held_out(
     Example: `held_out(model, data, plan, key)["refitted_log_likelihood"]`.
     """
     found = _estimate(model, data, plan, key)
-    if not hasattr(model.output, "log_noise"):
+    if not isinstance(model.output, Noisy):
         return found
     chosen = refit_noise(
         model,
@@ -70,7 +70,7 @@ def refit_noise(
     chains: int = 4,
     further: int = 100,
 ) -> ImageModel:
-    """The model with the σ of largest likelihood on some images, everything else held.
+    """The model with the σ of largest likelihood on some images, everything else constant.
 
     Chains are annealed at the model's own σ first; σ changes after each of `further` transitions.
 
@@ -78,7 +78,7 @@ def refit_noise(
     """
     for name, value in (("temperatures", temperatures), ("chains", chains), ("further", further)):
         at_least(name, value, 1)
-    if not hasattr(model.output, "log_noise"):
+    if not isinstance(model.output, Noisy):
         raise TypeError(
             f"the output must have Gaussian noise to refit, got {type(model.output).__name__}. "
             "Use Bounded or Unbounded."
@@ -173,7 +173,7 @@ def _estimate(
         leapfrog=LEAPFROG,
     )
     values = np.asarray(found.log_likelihood, float)
-    log_noise = getattr(model.output, "log_noise", np.nan)
+    log_noise = model.output.log_noise if isinstance(model.output, Noisy) else np.nan
     numbers = (
         values.mean(),
         values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0.0,

@@ -20,8 +20,7 @@ def log_gamma(key: Key[Array, ""], shape: Float[Array, "*shape"]) -> Float[Array
     Example: `jax.grad(lambda a: log_gamma(key, a))(1.5)`.
     """
     normal_key, accept_key, power_key = jax.random.split(key, 3)
-    held = jax.lax.stop_gradient(shape)
-    size = held + 2 / 3
+    size = jax.lax.stop_gradient(shape) + 2 / 3
     normal = jax.random.normal(normal_key, (ROUNDS, *shape.shape), shape.dtype)
     uniform = jax.random.uniform(accept_key, normal.shape, shape.dtype)
     cube = (1 + normal / jnp.sqrt(9 * size)) ** 3

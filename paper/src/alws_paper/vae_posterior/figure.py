@@ -52,8 +52,8 @@ def window_around(
     Example: `window_around(grid.axis, values).z` are nodes for a closer look.
     """
     x, y = np.meshgrid(axis, axis)
-    held = log_joint.reshape(x.shape) > log_joint.max() - DEPTH
-    places = np.stack([x[held], y[held]])
+    likely = log_joint.reshape(x.shape) > log_joint.max() - DEPTH
+    places = np.stack([x[likely], y[likely]])
     centre = (places.min(axis=1) + places.max(axis=1)) / 2
     half = np.ptp(places, axis=1).max() / 2 + 2 * (axis[1] - axis[0])
     return _square(centre, half)
@@ -101,13 +101,13 @@ def draw(axes: np.ndarray, panel: Panel) -> None:
         (panel.window, panel.log_joint, panel.to_best),
         (around, gaussian, panel.to_encoder),
     )
-    for place, (window, value, nats) in zip(axes[1:], rows, strict=True):
+    for axis, (window, value, nats) in zip(axes[1:], rows, strict=True):
         edges = (window.x[0], window.x[-1], window.y[0], window.y[-1])
         shown = (value - value.max()).reshape(ACROSS, ACROSS)
-        place.imshow(shown, origin="lower", extent=edges, cmap="magma", vmin=-DEPTH, vmax=0)
-        place.add_patch(Ellipse(tuple(mean), *(4 * scale), fill=False, ec="deepskyblue", lw=1))
-        place.set(xlim=edges[:2], ylim=edges[2:])
-        place.set_title(f"{nats:.2f} nats", fontsize=9)
-        place.tick_params(labelsize=7)
-        for ticks in (place.xaxis, place.yaxis):
+        axis.imshow(shown, origin="lower", extent=edges, cmap="magma", vmin=-DEPTH, vmax=0)
+        axis.add_patch(Ellipse(tuple(mean), *(4 * scale), fill=False, ec="deepskyblue", lw=1))
+        axis.set(xlim=edges[:2], ylim=edges[2:])
+        axis.set_title(f"{nats:.2f} nats", fontsize=9)
+        axis.tick_params(labelsize=7)
+        for ticks in (axis.xaxis, axis.yaxis):
             ticks.set_major_locator(MaxNLocator(3))

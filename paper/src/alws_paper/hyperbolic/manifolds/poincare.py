@@ -22,7 +22,7 @@ def _length(v: Float[Array, " dim"]) -> Float[Array, ""]:
 
 
 def inside(z: Float[Array, " dim"], curvature: float = -1.0) -> Float[Array, " dim"]:
-    """z, drawn in to the ball if rounding put it on or beyond the edge."""
+    """z, moved into the ball if rounding put it on or beyond the edge."""
     edge = (1 - 10 * jnp.finfo(z.dtype).eps) / (-curvature) ** 0.5
     return z * jnp.minimum(1.0, edge / _length(z))
 

@@ -6,7 +6,7 @@ its particles is that of the likelihood. On sleep samples (z, x) ~ p_θ it minim
     E ‖ E_n ∇_θ log p_θ(S_γ(x, n), x) − ∇_θ log p_θ(z, x) ‖²,
 
 least at the conditional mean, which is ∇_θ log p_θ(x). On data θ climbs E_n log p_θ(S_γ(x, n), x),
-the particles held.
+the particles constant.
 
 The paper leaves open how; here gradients are never formed. For a direction v ~ N(0, I) in θ's
 space, one forward derivative gives d_k = v·∇_θ log p_θ(S(x, n_k), x) − v·∇_θ log p_θ(z, x) of every
@@ -51,7 +51,7 @@ def simulator_loss(
     number: int,
     directions: int = 1,
 ) -> Float[Array, ""]:
-    """An unbiased estimate of what γ minimises, a mean over some directions; θ is held.
+    """An unbiased estimate of what γ minimises, a mean over some directions; θ is constant.
 
     Each direction costs a forward derivative of all draws.
 
@@ -93,7 +93,7 @@ def _direction(parameters: PyTree, key: Key[Array, ""]) -> PyTree:
 def particle_objective(
     simulator: Simulator, model: AnyModel, x: PyTree, key: Key[Array, ""], *, number: int
 ) -> Float[Array, ""]:
-    """The mean of log p_θ(z', x) over a batch and its particles, held: what θ climbs.
+    """The mean of log p_θ(z', x) over a batch and its particles, these constant: what θ climbs.
 
     Example: `particle_objective(simulator, model, x, key, number=10)`.
     """

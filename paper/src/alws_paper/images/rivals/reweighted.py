@@ -62,7 +62,7 @@ def wake(
 def sleep(
     encoder: Encoder, model: AnyModel, key: Key[Array, ""], *, draws: int
 ) -> Float[Array, ""]:
-    """The mean of log q_φ(z | x) over draws from the model, θ held.
+    """The mean of log q_φ(z | x) over draws from the model, θ constant.
 
     Example: `eqx.filter_grad(sleep)(encoder, model, key, draws=100)`.
     """
