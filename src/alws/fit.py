@@ -28,6 +28,7 @@ from alws.callbacks import (
     Callback,
     ProgressBar,
     Report,
+    checked,
     warn_of_refusals,
     warn_of_replaced,
 )
@@ -42,30 +43,44 @@ from alws.devices import (
 )
 from alws.estimates import Estimate, Joint, Natural
 from alws.features import Chain, Features, Identity, Linear, Standardise, follow
-from alws.integration import (
+from alws.kernels.stationary import SquaredExponential
+from alws.maximum import (
+    Found,
+    Maxima,
     NotIntegrable,
     Round,
+    Scoring,
     Verdict,
+    climb_filtered,
     climb_likelihood,
     precise_data,
     watcher,
 )
-from alws.kernels.stationary import SquaredExponential
 from alws.model import AnyModel, Draws, has_likelihood, in_own_precision
 from alws.natural_units import natural_units
+from alws.origin import describe
 from alws.regressions.base import Regression, one_lapack_thread
 from alws.regressions.kernel_ridge import KernelRidge
+from alws.state_space import Given, StateSpace
+from alws.state_space.filters import find_filter
 from alws.validation import (
     FEWEST_SLEEP_SAMPLES,
     at_least,
+    check_cost,
     check_data,
+    check_discrete,
     check_key,
     check_log_joint,
     check_log_prior,
     check_model,
+    check_optimiser,
+    check_simulator,
     check_support,
+    check_varied,
+    instance,
     match_conditions,
     match_data,
+    yes_or_no,
 )
 from alws.wake_sleep import DIAGNOSTICS, Adapt, Info, State, WakeSleep
 
@@ -275,18 +290,10 @@ def prepare(
 
     Example: `alws.prepare(model, data, key=key, steps=100).algorithm.sleep_samples`.
     """
+    check_settings(settings)
     mesh = _mesh(settings)
     check_key(key)
     at_least("steps", steps, 1)
-    at_least("measure_every", settings.measure_every, 1)
-    at_least("theta_steps", settings.theta_steps, 1)
-    at_least("validation_samples", settings.validation_samples, 2)
-    at_least(
-        "sleep_samples",
-        settings.sleep_samples,
-        FEWEST_SLEEP_SAMPLES,
-        " The median distance and the regression need that many; 500 to 2000 is usual.",
-    )
     devices.check_divides(
         1 if mesh is None else mesh.size,
         sleep_samples=settings.sleep_samples,
@@ -305,12 +312,18 @@ def prepare(
         )
     condition = jax.tree.map(lambda c: c[0], conditions)
     data = match_data(model, data, key, condition)
+    check_support(model, data, key, condition)
+    check_simulator(model, key, condition)
+    check_log_prior(log_prior, model)
+    algorithm = _resolve(settings, model, data, size, steps, log_prior, key)
+    check_cost(algorithm.regression, settings.sleep_samples)
+    if settings.optimiser is not None:
+        check_optimiser(settings.optimiser, model, settings.sleep_samples, key)
     placed, placed_key, placed_condition = device_put((model, key, condition), mesh)
     with using(mesh):
         draws = check_log_joint(placed, placed_key, settings.sleep_samples, placed_condition)
-    check_support(model, data, key, condition)
-    check_log_prior(log_prior, placed)
-    algorithm = _resolve(settings, model, data, size, steps, log_prior, key)
+        check_varied(placed, draws, placed_key, placed_condition)
+    check_discrete(device_get(draws, mesh), data)
     with using(mesh):
         first = eqx.filter_jit(lambda model, draws: on_every_device(algorithm.init(model, draws)))
         state = first(placed, draws)
@@ -318,6 +331,29 @@ def prepare(
             follow(state.regression, state.model).check(draws.x)
     problem = Problem(data, conditions, draws, size, batch_size)
     return Prepared(algorithm, state, problem, key, mesh)
+
+
+def check_settings(settings: Any) -> None:
+    """Refuse settings of other types, or out of bounds, before anything is done with them."""
+    example = "Write `alws.Settings(sleep_samples=500)`."
+    instance("settings", settings, Settings, "settings of a fit", example)
+    for name, kind, what, remedy in (
+        ("regression", Regression, "a regression", "Use `alws.regressions.KernelRidge(kernel)`."),
+        ("estimate", Estimate, "an estimate", "Use `alws.estimates.Joint()`."),
+        ("adapt", Adapt, "what is adapted", "Use `alws.Adapt()` or `alws.ALWS_F`."),
+    ):
+        value = getattr(settings, name)
+        if value is not None or name == "adapt":
+            instance(name, value, kind, what, remedy)
+    at_least("measure_every", settings.measure_every, 1)
+    at_least("theta_steps", settings.theta_steps, 1)
+    at_least("validation_samples", settings.validation_samples, 2)
+    at_least(
+        "sleep_samples",
+        settings.sleep_samples,
+        FEWEST_SLEEP_SAMPLES,
+        " The median distance and the regression need that many; 500 to 2000 is usual.",
+    )
 
 
 def _resolve(
@@ -381,8 +417,8 @@ def loop(
 class Result(Generic[Model]):
     """A fitted model with everything that says how it came about.
 
-    `verdict` says how near a maximum the fit is, in nats over all data. Where you chose the steps or
-    the settings it is worked out when it is first asked for.
+    `verdict` says how near a maximum the fit is, in nats over all data. Where you chose the steps
+    or the settings it is worked out when it is first asked for.
 
     `method` says which way the fit was made, and why. A fit that had a log likelihood has it in
     `log_likelihood`, with the error that finitely many points leave, and `maxima` has the distinct
@@ -476,10 +512,11 @@ def fit(
         >>> result = alws.fit(Mixture(logits, means), data, key=jax.random.key(0))
         >>> print(result.model.means, result.verdict)
     """
-    if resume and checkpoint is None:
-        raise ValueError(
-            "`resume=True` must come with `checkpoint`, the file to go on from; got None."
-        )
+    yes_or_no("resume", resume)
+    if progress is not None:
+        yes_or_no("progress", progress)
+    callbacks = checked(callbacks)
+    checkpoint = checkpoints.check_name(checkpoint, resume)
     at_least("starts", starts, 1)
     common: dict[str, Any] = {
         "key": key,
@@ -487,7 +524,7 @@ def fit(
         "log_prior": log_prior,
         "batch_size": batch_size,
         "callbacks": callbacks,
-        "checkpoint": None if checkpoint is None else Path(checkpoint),
+        "checkpoint": checkpoint,
         "checkpoint_every": checkpoint_every,
         "resume": resume,
         "progress": progress,
@@ -543,7 +580,8 @@ def _climb(
     )  # fmt: skip
     origin = {}
     if checkpoint is not None:
-        origin = _origin(prepared, 1) | {"starts": starts}
+        checkpoints.reserve(checkpoint, prepared.state)
+        origin = _origin(prepared, 1, Settings()) | {"starts": starts}
         if not resume:
             checkpoints.check_path(checkpoint, resume, origin)
     precise = precise_data(data, prepared.problem.data)
@@ -555,26 +593,48 @@ def _climb(
         return tell(seen)
 
     tell = watcher(callbacks, bar)
+    started, maxima = prepared.state.model, Maxima()
     try:
-        with one_lapack_thread(), bar.progress:
-            found, maxima = climb_likelihood(
-                prepared.state.model,
-                precise,
-                key=key,
-                conditions=prepared.problem.conditions,
-                log_prior=log_prior,
-                starts=starts,
-                seconds=seconds,
-                watch=watch,
-                checkpoint=checkpoint,
-                checkpoint_every=checkpoint_every,
-                origin=origin,
-                resume=resume,
-            )
+        with checkpoints.claimed(checkpoint), one_lapack_thread(), bar.progress:
+            found = _filtered(started, precise, prepared, key, log_prior, seconds, watch)
+            if found is None:
+                found, maxima = climb_likelihood(
+                    started,
+                    precise,
+                    key=key,
+                    conditions=prepared.problem.conditions,
+                    log_prior=log_prior,
+                    starts=starts,
+                    seconds=seconds,
+                    watch=watch,
+                    checkpoint=checkpoint,
+                    checkpoint_every=checkpoint_every,
+                    origin=origin,
+                    resume=resume,
+                )
     except NotIntegrable as error:
-        return str(error)
+        found = str(error)
+    if isinstance(found, str) or found.verdict.why:
+        reason = found if isinstance(found, str) else found.verdict.why
+        if conditions is not None or prepared.problem.size == 1:
+            if isinstance(found, str):
+                return reason
+        else:
+            begun = started if isinstance(found, str) else found.model
+            with jax.enable_x64(True), one_lapack_thread():
+                scored = Scoring(begun, precise, key=key, log_prior=log_prior, seconds=seconds / 2)
+                done = scored.run()
+            if isinstance(found, str) or done.verdict.trusted:
+                method = f"regression of the scores on {done.chosen} features, because {reason}"
+                nan = math.nan
+                each = np.zeros(0)
+                log = [*([] if isinstance(found, str) else found.log), *done.log]
+                found = Found(
+                    done.model, nan, nan, each, done.verdict, scored.p, method, len(done.log), log
+                )
+    assert not isinstance(found, str)
     state = prepared.state._replace(model=found.model)
-    numbers, heights = (np.array(column) for column in zip(*history, strict=True))
+    numbers, heights = np.array(history or np.zeros((0, 2))).T
     return Result(
         found.model,
         state.regression,
@@ -590,6 +650,58 @@ def _climb(
         tuple(found.log),
         lambda: found.verdict,
     )
+
+
+def _filtered(
+    model: AnyModel,
+    data: PyTree,
+    prepared: Prepared,
+    key: Key[Array, ""],
+    log_prior: Callable[[Any], Array] | None,
+    seconds: float,
+    watch: Callable[[Round], bool],
+) -> Found | None:
+    """The fit of sequences whose filter is exact; None for any other model."""
+    if not isinstance(model, StateSpace):
+        return None
+    given = prepared.problem.conditions
+    first = Given() if given is None else jax.tree.map(lambda a: a[0], given)
+    kind = find_filter(model, key, first)
+    if kind.kind == "none":
+        return None
+    return climb_filtered(
+        model, data, given, kind, key=key, log_prior=log_prior, seconds=seconds, watch=watch
+    )
+
+
+def _judge(
+    model: AnyModel,
+    data: PyTree,
+    prepared: Prepared,
+    key: Key[Array, ""],
+    conditions: PyTree | None,
+    log_prior: Callable[[Any], Array] | None,
+) -> Verdict:
+    """The verdict on a fit that was told what to do: what a climb from where it ended gains."""
+    precise = precise_data(data, prepared.problem.data)
+    given, seconds = prepared.problem.conditions, 60.0
+    try:
+        with one_lapack_thread():
+            found = _filtered(model, precise, prepared, key, log_prior, seconds, lambda _: False)
+            if found is None:
+                found, _ = climb_likelihood(
+                    model, precise, key=key, conditions=given, log_prior=log_prior, seconds=seconds
+                )
+    except NotIntegrable as error:
+        if conditions is not None or prepared.problem.size == 1:
+            return Verdict(0.0, math.inf, False, str(error))
+        with jax.enable_x64(True), one_lapack_thread():
+            return Scoring(model, precise, key=key, log_prior=log_prior).verdict()
+    if found.verdict.why:
+        return found.verdict
+    gained = max(found.log_likelihood - found.began_at, 0.0)
+    left, most = gained + found.verdict.left, gained + found.verdict.most
+    return Verdict(left, most, bool(most < 0.2 * found.free), "")
 
 
 def _warn_of_verdict(result: Result) -> None:
@@ -623,7 +735,8 @@ def _wake_sleep(
 ) -> Result[Model]:
     """Algorithm 1, as the settings say."""
     path = checkpoint
-    with devices.losses(path):
+    check_settings(settings)
+    with devices.losses(path), checkpoints.claimed(path):
         mesh = _mesh(settings)
         things = {
             "`model`": model,
@@ -652,9 +765,11 @@ def _wake_sleep(
         origin = {}
         if path is not None:
             at_least("checkpoint_every", checkpoint_every, 1)
-            origin = _origin(prepared, steps)
+            origin = _origin(prepared, steps, settings)
             own = settings.optimiser is not None
             checkpoints.check_path(path, resume, origin, more_steps=own)
+            reports = len(METRICS) * (2 + steps // settings.measure_every)
+            checkpoints.reserve(path, (state, key, np.zeros(reports)))
             if resume:
                 state, history = checkpoints.load_fit(path, state, key, METRICS)
                 state = device_put(state, mesh)
@@ -678,6 +793,9 @@ def _wake_sleep(
         with one_lapack_thread(), bar.progress:
             state = loop(prepared.step, state, start=first, more=lambda n: n < steps, after=after)
     result = _result(prepared.algorithm, device_get(state, mesh), history)
+    result = replace(
+        result, judge=partial(_judge, result.model, data, prepared, key, conditions, log_prior)
+    )
     if devices.is_first():
         warn_of_refusals(result.diagnostics, result.steps)
         phases = result.steps * (1 if conditions is None else prepared.problem.batch_size)
@@ -748,10 +866,19 @@ def _check_processes(things: dict[str, Any], settings: Settings, mesh: Mesh | No
     devices.check_same(things | chosen, remedy)
 
 
-def _origin(prepared: Prepared, steps: int) -> dict[str, Any]:
+def _origin(prepared: Prepared, steps: int, settings: Settings) -> dict[str, Any]:
     """What a checkpoint belongs to, before the data are divided among devices."""
     algorithm, problem = prepared.algorithm, prepared.problem
+    default = {"": "the default"}
+    regression, optimiser = settings.regression, settings.optimiser
     return {
+        "model": describe(prepared.state.model, values=False),
+        "estimate": describe(algorithm.estimate),
+        "regression": default if regression is None else describe(regression),
+        "adapt": describe(algorithm.adapt),
+        "optimiser": default if optimiser is None else describe(optimiser),
+        "log_prior": describe(algorithm.log_prior),
+        "measure_every": int(algorithm.measure_every),
         "steps": int(steps),
         "batch_size": int(problem.batch_size),
         "sleep_samples": int(algorithm.sleep_samples),

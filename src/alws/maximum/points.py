@@ -20,7 +20,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from scipy.special import ndtri
 
-from alws.integration.latents import Latents, from_line
+from alws.maximum.latents import Latents, from_line
 from alws.model import log_joint
 
 
@@ -121,6 +121,7 @@ class Machine(NamedTuple):
     propose: Callable
     place: Callable
     value: Callable
+    scores: Callable
     complete: Callable
     distance: Callable
 
@@ -238,9 +239,9 @@ def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
         log_w = log_p_ - points.log_q
         return logsumexp(log_w) - np.log(log_w.shape[-1]), log_p_, log_w
 
-    def value(theta, obs, points, held):
-        """log p̂(x_m) of every observation or, weights held, EM's E[log p(z, x_m) | x_m]; effective
-        shares of the points; gradients."""
+    def each(held):
+        """log p̂(x_m) of one observation or, weights held, EM's E[log p(z, x_m) | x_m]; the
+        effective share of its points."""
 
         def one(theta, obs, points):
             f, log_p_, log_w = log_likelihood_of(theta, obs, points)
@@ -249,9 +250,35 @@ def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
             share = jnp.where(cell > 0, cell**3 / jnp.where(square > 0, square, 1.0), 0.0).sum()
             return jnp.where(held, (points.w * log_p_).sum(), f), share / log_w.shape[-1]
 
-        both = partial(jax.value_and_grad(one, has_aux=True), theta)
-        (f, share), g = rows(both, obs, points)
-        return f, share, g
+        return one
+
+    def value(theta, obs, copies, points, held):
+        """`each` of all observations, and the gradient of its sum, weighted by `copies`."""
+
+        def total(theta, some):
+            obs, copies, points = some
+            f, share = jax.vmap(partial(each(held), theta))(obs, points)
+            return copies @ jnp.where(copies > 0, f, 0.0), (f, share)
+
+        both = jax.value_and_grad(total, has_aux=True)
+        number = copies.shape[0]
+        if number <= BLOCK:
+            (_, (f, share)), g = both(theta, (obs, copies, points))
+            return f, share, g
+        size = -(-number // -(-number // BLOCK))
+        extra = -number % size
+
+        def cut(a):
+            whole = jnp.concatenate([a, jnp.zeros_like(a[:extra]) if a is copies else a[:extra]])
+            return whole.reshape(-1, size, *a.shape[1:])
+
+        blocks = (jax.tree.map(cut, obs), cut(copies), jax.tree.map(cut, points))
+        (_, (f, share)), g = jax.lax.map(lambda some: both(theta, some), blocks)
+        return f.ravel()[:number], share.ravel()[:number], g.sum(axis=0)
+
+    def scores(theta, obs, points):
+        """∇ log p̂(x_m) of every observation."""
+        return rows(lambda o, p: jax.grad(lambda t: each(False)(t, o, p)[0])(theta), obs, points)
 
     def complete(theta, z, obs):
         """∇ log p(z_n, x_n) of draws."""
@@ -266,7 +293,7 @@ def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
 
         return jax.vmap(one)(proposal, c, d)
 
-    return Machine(*(jax.jit(f) for f in (propose, place, value, complete, distance)))
+    return Machine(*(jax.jit(f) for f in (propose, place, value, scores, complete, distance)))
 
 
 def _share(log_w):

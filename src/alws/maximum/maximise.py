@@ -23,8 +23,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 from scipy.stats import chi2
 
-from alws.integration.climb import Metric, climb, metric
-from alws.integration.latents import (
+from alws.maximum.climb import Metric, climb, metric
+from alws.maximum.latents import (
     MOST_VALUES,
     Latents,
     describe,
@@ -33,8 +33,8 @@ from alws.integration.latents import (
     grid_of,
     to_line,
 )
-from alws.integration.points import Points, Proposal, Shape, build, design, lattice
-from alws.integration.verdict import Verdict
+from alws.maximum.points import Points, Proposal, Shape, build, design, lattice
+from alws.maximum.verdict import Verdict
 from alws.model import AnyModel, sample
 
 DRAWS = 8192
@@ -42,6 +42,9 @@ DRAWS = 8192
 
 ROUNDS = 300
 """The most rounds of a climb."""
+
+MANY = 300
+"""From how many parameters on the information is measured at some rounds only."""
 
 MOST_NUMBERS, MOST_CURVATURES = 2e9, 2e8
 """The most numbers that points, and that curvatures, may hold."""
@@ -66,8 +69,8 @@ class Round(NamedTuple):
 class Found(NamedTuple):
     """The model reached, its log likelihood with the error the points leave, and the verdict.
 
-    `scores` has the gradient of log p(x_m) for every distinct observation, `copies` how often each
-    occurs; `method` says how the posteriors were treated; `log` what every round did.
+    `each` has log p(x_m) of every observation, `began_at` the log likelihood at the start; `method`
+    says how the posteriors were treated, `log` what every round did.
     """
 
     model: Any
@@ -79,6 +82,7 @@ class Found(NamedTuple):
     method: str
     rounds: int
     log: list
+    began_at: float = -np.inf
 
 
 class Standing(NamedTuple):
@@ -288,8 +292,10 @@ class Climber:
     def choose(self) -> None:
         """How many points a cell gets, and of which style at first."""
         dimension = self.dimension
-        least = max(32 if dimension == 1 else 64, 4 * dimension)
-        number = np.clip(30000 / (self.size * self.room), least, 1024)
+        cells = self.size * self.room
+        entries = sum(a[0].size for a in jax.tree.leaves(self.obs))
+        few = 32 if dimension == 1 or cells * entries > 5e4 else 64
+        number = np.clip(30000 / cells, max(few, 4 * dimension), 1024)
         self.points = int(2 ** np.ceil(np.log2(number))) if dimension else 1
         self.style = "student" if dimension <= 3 else "wide"
         self.lattice = lattice(self.points, dimension)
@@ -346,11 +352,11 @@ class Climber:
         return evaluate
 
     def summed(self, theta: np.ndarray, points: Points, *, held: bool = False) -> tuple:
-        """Σ_m log p̂(x_m) + log p(θ), its gradient, and the mean share; the scores are kept."""
-        f, share, g = self.machine.value(theta, self.obs, points, held)
-        self.each, self.scores = np.asarray(f, np.float64), np.asarray(g, np.float64)
+        """Σ_m log p̂(x_m) + log p(θ), its gradient, and the mean share."""
+        f, share, g = self.machine.value(theta, self.obs, self.copies, points, held)
+        self.each, g = np.asarray(f, np.float64), np.asarray(g, np.float64)
         share = np.asarray(share, np.float64)
-        f, g = self.copies @ self.each, self.copies @ self.scores
+        f = self.copies @ self.each
         if self.prior is not None:
             prior, slope = self.prior(theta)
             f, g = f + float(prior), g + np.asarray(slope, np.float64)
@@ -371,7 +377,9 @@ class Climber:
         some = jax.tree.map(lambda a: a[:n], (self.z, self.simulated))
         s = np.asarray(self.machine.complete(self.theta, *some), np.float64)
         whole = self.total * s.T @ s / n
-        s = np.where(np.isfinite(self.scores), self.scores, 0.0)
+        points = self.place(self.theta, self.propose(self.theta)[2], self.design())
+        s = np.asarray(self.machine.scores(self.theta, self.obs, points), np.float64)
+        s = np.where(np.isfinite(s), s, 0.0)
         self.observed = (s * self.copies[:, None]).T @ s
         # Too few scores for a matrix lean on complete draws.
         share = min(1.0, self.total / (3 * self.p))
@@ -431,11 +439,14 @@ class Climber:
         evaluate = self.evaluation(designs)
         f, g, share = evaluate(self.theta)
         at = at._replace(log_likelihood=float(f))
+        if at.number == 1:
+            self.began_at = float(f)
         if not (np.isfinite(f) and np.isfinite(g).all()):
             why = "some data have no density under the model, or its gradient is not finite"
             self.at = at._replace(ended=why)
             return
-        self.measure()
+        if self.p <= MANY or at.stage == "em" or at.number % 4 == 1 or not hasattr(self, "metric"):
+            self.measure()
         if self.late() or at.number > ROUNDS:
             self.at = at._replace(ended="time is up")
             return
@@ -571,7 +582,8 @@ class Climber:
         obs = jax.tree.map(lambda a: a[at], self.simulated)
         proposal = self.propose(self.theta)[2]
         points = self.machine.place(self.theta, self.grid, obs, proposal, *self.design())
-        each = np.asarray(self.machine.value(self.theta, obs, points, False)[0], np.float64)
+        simulated, *_ = self.machine.value(self.theta, obs, self.copies, points, False)
+        each = np.asarray(simulated, np.float64)
         return float(max(1.0, (each.mean() - f / self.total) / (5 * each.std() + 1.0)))
 
     def style_points(self) -> None:
@@ -639,6 +651,7 @@ class Climber:
             self.method(),
             self.at.number,
             self.log,
+            getattr(self, "began_at", -np.inf),
         )
 
     def method(self) -> str:
@@ -687,7 +700,7 @@ class Climber:
             reach = (e[0] ** 2).sum(axis=-1).max(axis=1)
             outside.append(far > np.maximum(reach, 2 * chi2.ppf(0.999, self.dimension)))
             points = self.machine.place(self.theta, self.grid, obs, proposal, *e)
-            score = np.asarray(self.machine.value(self.theta, obs, points, False)[2], np.float64)
+            score = np.asarray(self.machine.scores(self.theta, obs, points), np.float64)
             difference.append(np.where(np.isfinite(score), exact[at] - score, 0.0))
         missed, each = float(np.mean(outside)), np.concatenate(difference)
         number = min(len(each), len(chosen))

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from alws import checkpoint as checkpoints
 from alws.callbacks import Callback, ProgressBar, Report
-from alws.integration.maximise import Climber, Found, NotIntegrable, Round
+from alws.maximum.maximise import Climber, Found, NotIntegrable, Round
 from alws.model import AnyModel
 from alws.validation import as_arrays
 
@@ -71,7 +72,7 @@ def climb_likelihood(
     """
 
     def attempt(wide: bool) -> tuple[Found, Maxima]:
-        with jax.enable_x64(wide or bool(jax.config.jax_enable_x64)):
+        with jax.enable_x64(wide or jnp.zeros(()).dtype == jnp.float64):
             climber = Climber(
                 model, data, key=key, conditions=conditions, log_prior=log_prior, seconds=seconds
             )

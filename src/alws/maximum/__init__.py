@@ -1,0 +1,21 @@
+"""Posteriors summed and integrated, observation by observation, and the climb that follows."""
+
+from alws.maximum.filtered import climb_filtered
+from alws.maximum.maximise import Climber, Found, NotIntegrable, Round
+from alws.maximum.scoring import Scoring
+from alws.maximum.starts import Maxima, climb_likelihood, precise_data, watcher
+from alws.maximum.verdict import Verdict
+
+__all__ = [
+    "Climber",
+    "Found",
+    "Maxima",
+    "NotIntegrable",
+    "Round",
+    "Scoring",
+    "Verdict",
+    "climb_filtered",
+    "climb_likelihood",
+    "precise_data",
+    "watcher",
+]
