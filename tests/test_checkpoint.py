@@ -90,7 +90,7 @@ def test_a_pickle_is_never_executed(tree, tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match=r"must be float32\[2, 3\] .* got object\[6\]"):
         checkpoint.load(path, tree)
     assert not (tmp_path / "owned").exists()
 
@@ -113,6 +113,7 @@ def test_a_header_that_is_none(tmp_path):
 
 class Normal(eqx.Module):
     mean: jax.Array
+    power: int = eqx.field(static=True, default=1)
 
     def sample(self, key):
         z, noise = jax.random.normal(key, (2,))
@@ -122,21 +123,30 @@ class Normal(eqx.Module):
         return -0.5 * z**2 - 0.5 * (x - self.mean - z) ** 2
 
 
+class Other(Normal):
+    pass
+
+
+RIDGE = alws.regressions.KernelRidge(alws.kernels.SquaredExponential())
 SETTINGS = {"sleep_samples": 40, "validation_samples": 8}
 DATA = np.linspace(-1, 3, 20)
 
 
-def fit(path, data=DATA, steps=2, batch_size=None, resume=True, **settings):
+def fit(path, data=None, steps=2, model=None, resume=True, **arguments):
+    given = {name: arguments.pop(name) for name in GIVEN if name in arguments}
     return alws.fit(
-        Normal(jnp.array(0.0)),
-        data,
+        Normal(jnp.array(0.0)) if model is None else model,
+        DATA if data is None else data,
         key=jax.random.key(0),
         steps=steps,
-        settings=alws.Settings(adapt=alws.ALWS_F, **{**SETTINGS, **settings}),
-        batch_size=batch_size,
+        settings=alws.Settings(**{"adapt": alws.ALWS_F, **SETTINGS, **arguments}),
         checkpoint=path,
         resume=resume,
+        **given,
     )
+
+
+GIVEN = ("batch_size", "log_prior", "callbacks", "checkpoint_every")
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +159,13 @@ def written(tmp_path_factory):
 def test_the_header_says_what_a_checkpoint_belongs_to(written):
     header = checkpoint.header(written)
     assert len(header.pop("data")) == 16
-    sizes = {"batch_size": 20, "theta_steps": 1, **SETTINGS}
-    assert header == {"format": 2, "step": 2, "reports": 2, "steps": 2, **sizes}
+    assert header.pop("model")[".mean"] == "float32[]"
+    assert header.pop("adapt")[".bandwidth"] == "False"
+    assert header.pop("estimate") == {"": "Joint"}
+    assert header.pop("log_prior") == {"": "None"}
+    assert header.pop("regression") == header.pop("optimiser") == {"": "the default"}
+    sizes = {"batch_size": 20, "theta_steps": 1, "measure_every": 50, **SETTINGS}
+    assert header == {"format": 3, "step": 2, "reports": 2, "steps": 2, **sizes}
     assert fit(written).steps == 2
 
 
@@ -161,7 +176,14 @@ def test_the_header_says_what_a_checkpoint_belongs_to(written):
         ({"batch_size": 10}, "batch_size was 20, is 10"),
         ({"sleep_samples": 48}, "sleep_samples was 40, is 48"),
         ({"data": DATA + 1e-6}, "started with; data was '.*', is '"),
-        ({"steps": 1, "optimiser": optax.sgd(0.1)}, "at least the 2 that .* has done, got 1"),
+        ({"measure_every": 1}, "measure_every was 50, is 1"),
+        ({"model": Other(jnp.array(0.0))}, "model was Normal, is Other"),
+        ({"model": Normal(jnp.array(0.0), 2)}, r"model\.power was 1, is 2"),
+        ({"estimate": alws.estimates.Cross()}, "estimate was Joint, is Cross"),
+        ({"adapt": alws.ALWS_A}, r"adapt\.bandwidth was False, is True; adapt\.features was"),
+        ({"regression": RIDGE}, "regression was the default, is KernelRidge"),
+        ({"optimiser": optax.sgd(0.1)}, "optimiser was the default, is GradientTransf"),
+        ({"log_prior": lambda model: -(model.mean**2)}, "log_prior was None, is <lambda>, code"),
     ],
 )
 def test_another_fit_does_not_go_on_from_it(written, change, message):
@@ -169,9 +191,36 @@ def test_another_fit_does_not_go_on_from_it(written, change, message):
     with pytest.raises(CheckpointError, match=message):
         fit(written, **change)
     assert written.read_bytes() == before
+    assert list(written.parent.iterdir()) == [written]
 
 
-@pytest.mark.parametrize("wrong", [{"format": 1}, {"method": "VAE"}])
+def weighing(weight):
+    return lambda model: -weight * model.mean**2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"regression": RIDGE}, r"regression\.log_ridge was float32\[\] -2\.3.*, is .* -4\.6"),
+        ({"optimiser": optax.sgd(0.2)}, r"optimiser.*step_size was -0\.1, is -0\.2"),
+        ({"log_prior": weighing(2.0)}, r"log_prior\.weight was 1\.0, is 2\.0"),
+        ({"steps": 1}, "at least the 2 that .* has done, got 1"),
+    ],
+)
+def test_numbers_inside_a_regression_an_optimiser_and_a_prior_count(tmp_path, change, message):
+    arguments = {
+        "regression": alws.regressions.KernelRidge(alws.kernels.SquaredExponential(), ridge=0.1),
+        "optimiser": optax.sgd(0.1),
+        "log_prior": weighing(1.0),
+    }
+    path = tmp_path / "c.npz"
+    fit(path, resume=False, **arguments)
+    with pytest.raises(CheckpointError, match=message):
+        fit(path, **{**arguments, **change})
+    assert fit(path, steps=3, **arguments).steps == 3
+
+
+@pytest.mark.parametrize("wrong", [{"format": 2}, {"method": "VAE"}])
 def test_another_format_is_refused(written, tmp_path, wrong):
     with zipfile.ZipFile(written) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -180,7 +229,7 @@ def test_another_format_is_refused(written, tmp_path, wrong):
         for name, content in members.items():
             archive.writestr(name, content)
     got = wrong.get("format")
-    with pytest.raises(CheckpointError, match=f"checkpoint of format 2, got {got}: another"):
+    with pytest.raises(CheckpointError, match=f"checkpoint of format 3, got {got}: another"):
         fit(tmp_path / "c.npz")
 
 

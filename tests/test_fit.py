@@ -332,7 +332,7 @@ def test_draws_that_overflow_are_replaced_and_counted(data):
 
 
 def test_a_step_that_is_not_finite_never_reaches_the_parameters(data):
-    prior = lambda m: jnp.where(m.logit > -100, jnp.nan * m.logit, 0.0)  # noqa: E731
+    prior = lambda m: jnp.sqrt(0 * m.logit)  # noqa: E731
     message = "the gradient of `log_prior` must be finite; on 5 of 5 steps it was not"
     with pytest.warns(RuntimeWarning, match=message):
         result = fit(data, steps=5, log_prior=prior)

@@ -8,11 +8,12 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -30,6 +31,64 @@ class Report(NamedTuple):
 
 
 Callback = Callable[[Report], bool | None]
+
+
+class Checked:
+    """A callback whose answers are looked at: only True stops a fit, and None or False do not.
+
+    What it raises ends the fit, but not after the last step: the result is there, and is given back
+    with a warning.
+    """
+
+    def __init__(self, callback: Callback):
+        self.callback = callback
+
+    def __call__(self, report: Report) -> bool:
+        try:
+            answer = self.callback(report)
+        except Exception as error:
+            if report.step != report.steps:
+                raise
+            warnings.warn(
+                f"the callback {_name(self.callback)} must not fail; after the last step it raised "
+                f"{error!r}. The result is given back all the same.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return True
+        if isinstance(answer, np.ndarray | jax.Array) and answer.shape == ():
+            answer = answer.item()
+        if answer is not None and not isinstance(answer, bool | np.bool_):
+            raise TypeError(
+                f"the callback {_name(self.callback)} must return True to stop the fit, or False "
+                f"or None to go on; got {answer!r:.100}."
+            )
+        return bool(answer)
+
+
+def checked(callbacks: Any) -> tuple[Checked, ...]:
+    """The callbacks of a fit, their answers looked at; refuse what are none.
+
+    Example: `checked([alws.EarlyStopping()])`.
+    """
+    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str | bytes):
+        remedy = f"Write `callbacks=[{_name(callbacks)}]`" if callable(callbacks) else "Use `[]`"
+        raise TypeError(
+            f"`callbacks` must be a list of functions of a report, got {callbacks!r:.100}. "
+            f"{remedy}{' for none' if callbacks is None else ''}."
+        )
+    for callback in callbacks:
+        if isinstance(callback, type) or not callable(callback):
+            what = f"the class {callback.__name__}" if isinstance(callback, type) else callback
+            remedy = "Call it" if isinstance(callback, type) else "Leave it out"
+            raise TypeError(
+                f"`callbacks` must be functions of a report, got {what!s:.100}. {remedy}."
+            )
+    return tuple(Checked(callback) for callback in callbacks)
+
+
+def _name(callback: Any) -> str:
+    return getattr(callback, "__name__", type(callback).__name__)
 
 
 @dataclass

@@ -287,6 +287,23 @@ def enable_compilation_cache() -> Path | None:
     return Path(chosen)
 
 
+def memory() -> int:
+    """The bytes of memory that a step may use: the accelerator's, or this machine's.
+
+    What a container may use counts where there is one.
+    """
+    stats = jax.local_devices()[0].memory_stats()
+    if jax.default_backend() != "cpu" and stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limits.append(int(Path(file).read_text()))
+        except (OSError, ValueError):  # no such file, or no limit
+            continue
+    return min(limits)
+
+
 def is_first() -> bool:
     """Whether this is process 0, the one that writes files."""
     return jax.process_index() == 0

@@ -15,7 +15,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
-from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
+
+from alws.model import finite
+from alws.validation import floating, instance
 
 
 class Likelihood(eqx.Module):
@@ -41,8 +44,14 @@ class Likelihood(eqx.Module):
     def log_base(self, x: PyTree) -> Float[Array, ""]:
         """log h(x), free of z and θ."""
 
+    def in_support(self, x: PyTree) -> Bool[Array, ""]:
+        """Whether x has a density: by default wherever s(x) and log h(x) are finite."""
+        found = self.sufficient_statistics(x), self.log_base(x)
+        return finite(jax.tree.map(lambda a: jnp.asarray(a)[None], found)).all()
+
     def log_prob(self, x: PyTree) -> Float[Array, ""]:
         """log p(x | z)."""
+        x = jax.tree.map(jnp.asarray, x)
         products = jax.tree.map(
             lambda eta, s: jnp.sum(eta * s),
             self.natural_parameters(),
@@ -67,6 +76,10 @@ def _sum_to(array: Array, shape: tuple[int, ...]) -> Array:
     return array.sum(axis=axes).reshape(shape)
 
 
+def _positive(x: Array) -> Bool[Array, ""]:
+    return jnp.all((x > 0) & jnp.isfinite(x))
+
+
 class Gaussian(Likelihood):
     """N(x; μ, σ²), entries independent; `scale` = σ broadcasts against `mean` = μ.
 
@@ -80,8 +93,8 @@ class Gaussian(Likelihood):
     scale: Float[Array, "*broadcastable"]
 
     def __init__(self, mean: ArrayLike, scale: ArrayLike):
-        self.mean = jnp.asarray(mean)
-        self.scale = jnp.asarray(scale, self.mean.dtype)
+        self.mean = floating("mean", mean)
+        self.scale = floating("scale", scale).astype(self.mean.dtype)
         if not _broadcasts(self.scale.shape, self.mean.shape):
             raise ValueError(
                 f"`scale` must broadcast to the shape of `mean`, {self.mean.shape}; got "
@@ -128,6 +141,10 @@ class LogNormal(Likelihood):
     def sufficient_statistics(self, x: Array) -> tuple[Array, Array]:
         return self.log.sufficient_statistics(jnp.log(x))
 
+    def in_support(self, x: Array) -> Bool[Array, ""]:
+        """Positive and finite numbers."""
+        return _positive(x)
+
     def log_normaliser(self) -> tuple[Array, Array]:
         return self.log.log_normaliser()
 
@@ -144,7 +161,7 @@ class Bernoulli(Likelihood):
     logits: Float[Array, "*shape"]
 
     def __init__(self, logits: ArrayLike):
-        self.logits = jnp.asarray(logits)
+        self.logits = floating("logits", logits)
 
     def sample(self, key: Key[Array, ""]) -> Float[Array, "*shape"]:
         x = jax.random.bernoulli(key, jax.nn.sigmoid(self.logits))
@@ -155,6 +172,10 @@ class Bernoulli(Likelihood):
 
     def sufficient_statistics(self, x: Array) -> Array:
         return jnp.asarray(x, self.logits.dtype)
+
+    def in_support(self, x: Array) -> Bool[Array, ""]:
+        """0 and 1."""
+        return jnp.all((x == 0) | (x == 1))
 
     def log_normaliser(self) -> tuple[Array]:
         return (jnp.sum(jax.nn.softplus(self.logits)),)
@@ -172,7 +193,12 @@ class Categorical(Likelihood):
     logits: Float[Array, "*shape classes"]
 
     def __init__(self, logits: ArrayLike):
-        self.logits = jnp.asarray(logits)
+        self.logits = floating("logits", logits)
+        if self.logits.ndim == 0:
+            raise ValueError(
+                "`logits` must have one entry for each class along its last axis, got a scalar. "
+                "With two classes use `Bernoulli(logits)`."
+            )
 
     def sample(self, key: Key[Array, ""]) -> Int[Array, "*shape"]:
         return jax.random.categorical(key, self.logits)
@@ -182,6 +208,10 @@ class Categorical(Likelihood):
 
     def sufficient_statistics(self, x: Array) -> Array:
         return jax.nn.one_hot(x, self.logits.shape[-1], dtype=self.logits.dtype)
+
+    def in_support(self, x: Array) -> Bool[Array, ""]:
+        """Whole numbers from 0 to K − 1."""
+        return jnp.all((x >= 0) & (x < self.logits.shape[-1]) & (x == jnp.round(x)))
 
     def log_normaliser(self) -> tuple[Array]:
         return (jnp.sum(jax.nn.logsumexp(self.logits, axis=-1)),)
@@ -199,7 +229,7 @@ class Poisson(Likelihood):
     log_rate: Float[Array, "*shape"]
 
     def __init__(self, log_rate: ArrayLike):
-        self.log_rate = jnp.asarray(log_rate)
+        self.log_rate = floating("log_rate", log_rate)
 
     def sample(self, key: Key[Array, ""]) -> Float[Array, "*shape"]:
         counts = jax.random.poisson(key, jnp.exp(self.log_rate))
@@ -210,6 +240,10 @@ class Poisson(Likelihood):
 
     def sufficient_statistics(self, x: Array) -> Array:
         return jnp.asarray(x, self.log_rate.dtype)
+
+    def in_support(self, x: Array) -> Bool[Array, ""]:
+        """Whole numbers from 0 on."""
+        return jnp.all((x >= 0) & (x == jnp.round(x)))
 
     def log_normaliser(self) -> tuple[Array]:
         return (jnp.sum(jnp.exp(self.log_rate)),)
@@ -228,9 +262,14 @@ class Gamma(Likelihood):
     rate: Float[Array, "*shape"]
 
     def __init__(self, concentration: ArrayLike, rate: ArrayLike):
-        self.concentration, self.rate = jnp.broadcast_arrays(
-            jnp.asarray(concentration), jnp.asarray(rate)
-        )
+        given = floating("concentration", concentration), floating("rate", rate)
+        try:
+            self.concentration, self.rate = jnp.broadcast_arrays(*given)
+        except ValueError as error:
+            raise ValueError(
+                f"`rate` must broadcast with `concentration`, {given[0].shape}; got "
+                f"{given[1].shape}. Give a scalar or one value for each entry of x."
+            ) from error
 
     def sample(self, key: Key[Array, ""]) -> Float[Array, "*shape"]:
         log_unit = jax.random.loggamma(key, self.concentration)
@@ -242,6 +281,10 @@ class Gamma(Likelihood):
 
     def sufficient_statistics(self, x: Array) -> tuple[Array, Array]:
         return jnp.log(x), x
+
+    def in_support(self, x: Array) -> Bool[Array, ""]:
+        """Positive and finite numbers."""
+        return _positive(x)
 
     def log_normaliser(self) -> tuple[Array, Array]:
         return (
@@ -261,6 +304,11 @@ class Product(Likelihood):
 
     parts: Any
 
+    def __check_init__(self) -> None:
+        example = "Write `Product((Poisson(log_rate), Gaussian(mean, 1.0)))`."
+        for part in self._parts()[0]:
+            instance("parts", part, Likelihood, "made of likelihoods", example)
+
     def _parts(self) -> tuple[list[Likelihood], Any]:
         return jax.tree.flatten(self.parts, is_leaf=lambda p: isinstance(p, Likelihood))
 
@@ -278,6 +326,10 @@ class Product(Likelihood):
 
     def sufficient_statistics(self, x: PyTree) -> list[PyTree]:
         return [part.sufficient_statistics(leaf) for part, leaf in self._pairs(x)]
+
+    def in_support(self, x: PyTree) -> Bool[Array, ""]:
+        """Every part in the support of its own."""
+        return jnp.stack([part.in_support(leaf) for part, leaf in self._pairs(x)]).all()
 
     def log_normaliser(self) -> tuple[Array, ...]:
         return tuple(term for part in self._parts()[0] for term in part.log_normaliser())

@@ -3,6 +3,7 @@
 import inspect
 import math
 import operator
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Key, PyTree
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint, real
 
-from alws.devices import by_blocks
+from alws.devices import ADDRESS, by_blocks, fingerprint, memory
 from alws.model import (
     Density,
     Draws,
@@ -23,9 +25,9 @@ from alws.model import (
     Simulator,
     condition_arguments,
     draw,
-    finite,
     has_likelihood,
     log_joints,
+    sample,
 )
 
 FEWEST_SLEEP_SAMPLES = 10
@@ -39,6 +41,7 @@ ARGUMENTS = {
 }
 LIKELIHOOD = (
     "sample",
+    "in_support",
     "log_prob",
     "natural_parameters",
     "sufficient_statistics",
@@ -72,7 +75,7 @@ def is_number(value: Any) -> bool:
 def positive(name: str, value: Any, why: str = "") -> None:
     """Refuse what is not one positive, finite number."""
     if not is_number(value) or not 0 < float(value) < math.inf:
-        raise ValueError(f"`{name}` must be positive, a finite number, got {value!r}.{why}")
+        raise ValueError(f"`{name}` must be positive, one finite number; got {value!r:.100}.{why}")
 
 
 def yes_or_no(name: str, value: Any) -> None:
@@ -86,6 +89,44 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> None:
     if not isinstance(value, str) or value not in known:
         words = ", ".join(f'"{word}"' for word in known)
         raise ValueError(f"`{name}` must be one of {words}, got {value!r}.")
+
+
+def instance(name: str, value: Any, kind: Any, what: str, remedy: str) -> None:
+    """Refuse what is not of a type, or of one of several; a class not called is told so.
+
+    Example: `instance("kernel", kernel, Kernel, "a kernel", "Use `SquaredExponential()`.")`.
+    """
+    if not isinstance(value, kind):
+        got = type(value).__name__
+        if isinstance(value, type):
+            got = f"the class {value.__name__} itself, which must be called"
+        elif inspect.isfunction(value):
+            got = f"the function {value.__name__}"
+        elif value is None or isinstance(value, bool | int | float | str):
+            got = repr(value)
+        raise TypeError(f"`{name}` must be {what}, got {got}. {remedy}")
+
+
+def function(name: str, value: Any, what: str) -> None:
+    """Refuse what cannot be called; `what` says what it is called with and for."""
+    if not callable(value):
+        raise TypeError(f"`{name}` must be a function, {what}; got {value!r:.100}.")
+
+
+def floating(name: str, value: Any) -> Array:
+    """A parameter as an array of floating-point numbers; whole numbers become such.
+
+    Example: `floating("mean", 3).dtype` is float32.
+    """
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"`{name}` must be numbers, got {value!r:.100}: {error}.") from error
+    if not jnp.issubdtype(array.dtype, np.number) and array.dtype != bool:
+        raise TypeError(f"`{name}` must be real numbers, got {array.dtype}.")
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise TypeError(f"`{name}` must be real numbers, got {array.dtype}. Take the real part.")
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
 
 
 def check_key(key: Any) -> None:
@@ -130,7 +171,7 @@ def as_arrays(data: PyTree) -> PyTree:
     def of_numbers(node: Any) -> bool:
         if type(node) not in (list, tuple) or not node:
             return False
-        return all(of_numbers(n) or np.isscalar(n) for n in node)
+        return all(of_numbers(n) or n is None or np.isscalar(n) for n in node)
 
     def convert(node: Any) -> Any:
         if not of_numbers(node):
@@ -147,16 +188,100 @@ def as_arrays(data: PyTree) -> PyTree:
     return jax.tree.map(convert, data, is_leaf=of_numbers)
 
 
+NOT_NUMBERS = {
+    "c": ("complex numbers", "Give the real and imaginary parts as two arrays."),
+    "M": ("dates", "Give the time since a first one, as numbers in a unit you choose."),
+    "m": ("differences of dates", "Divide by a unit, as in `data / np.timedelta64(1, 's')`."),
+    "V": ("records", "Give a dictionary with an array for each field."),
+    "S": ("bytes", "Turn text into numbers yourself, as in `np.asarray(data, float)`."),
+    "U": ("text", "Turn text into numbers yourself, as in `np.asarray(data, float)`."),
+    "T": ("text", "Turn text into numbers yourself, as in `np.asarray(data, float)`."),
+}
+"""Kinds of NumPy arrays that are not numbers, and what to do with them."""
+
+
+def numbers(leaf: Any, name: str) -> np.ndarray:
+    """An array as it is, of booleans or real numbers; refuse what would lose its meaning.
+
+    Example: `numbers(np.ma.masked_array([1.0, 2.0], [False, True]), "data")` raises.
+    """
+    if isinstance(leaf, np.ma.MaskedArray):
+        masked = int(np.ma.getmaskarray(leaf).astype(bool).sum()) if leaf.dtype.names is None else 1
+        if masked:
+            raise ValueError(
+                f"`{name}` must not have masked entries, got {masked}: their mask would be lost. "
+                "Leave those observations out, model what is missing as a latent, or, for a state-"
+                "space model, mark the missing times with `alws.sequences`."
+            )
+        leaf = np.ma.getdata(leaf)
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        raise ValueError(f"`{name}` must be numbers, got JAX keys.")
+    try:
+        array = np.asarray(leaf)
+    except Exception as error:  # whatever another library's array says of itself
+        kind = type(leaf).__name__
+        raise ValueError(f"`{name}` must be arrays of numbers, got {kind}: {error}.") from error
+    if array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    if array.dtype.kind != "O":
+        what, remedy = NOT_NUMBERS.get(array.dtype.kind, (str(array.dtype), "Give numbers."))
+        raise ValueError(f"`{name}` must be real numbers, got {what} ({array.dtype}). {remedy}")
+    if array.ndim == 0:
+        kind = type(leaf).__name__
+        raise ValueError(
+            f"`{name}` must be arrays of numbers, got {kind}. Turn it into a NumPy array first."
+        )
+    plain = (int, float, np.integer, np.floating)
+    for index, value in np.ndenumerate(array):
+        if isinstance(value, bool) or not isinstance(value, plain):
+            raise ValueError(
+                f"`{name}` must be real numbers, got {value!r:.50} at index {_index(index)} of an "
+                "array of objects. Leave out what is missing, and give an array of one type."
+            )
+    return array.astype(float)
+
+
+def cast(values: np.ndarray, dtype: Any, name: str) -> Array:
+    """Finite numbers in another dtype, if it has room for them."""
+    if jnp.issubdtype(dtype, np.bool_):
+        low, high = 0, 1
+    elif jnp.issubdtype(dtype, np.integer):
+        low, high = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+    elif jnp.issubdtype(dtype, jnp.floating):
+        low, high = float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
+    else:
+        raise ValueError(f"`{name}` cannot be compared with what the model draws, {dtype}.")
+    bad = np.argwhere((values < low) | (values > high))
+    if bad.size:
+        first = tuple(bad[0])
+        raise ValueError(
+            f"`{name}` must have room in {jnp.dtype(dtype)}, from {low:g} to {high:g}; got "
+            f"{values[first]!s} at index {_index(first)}. Give it in another unit, or let the "
+            "model draw a wider type."
+        )
+    return jnp.asarray(values, dtype)
+
+
+def _index(index: tuple) -> str:
+    return str([int(i) for i in index])
+
+
 def check_data(data: PyTree, name: str = "data") -> int:
     """Refuse empty, ragged or non-finite data; return how many observations there are."""
-    leaves = jax.tree.leaves(as_arrays(data))
+    try:
+        leaves = jax.tree.leaves(as_arrays(data))
+    except ValueError as error:
+        if type(error) is ValueError and "same length" in str(error):
+            raise
+        raise ValueError(f"`{name}` must be arrays, or a pytree of them: {error}.") from error
     if not leaves:
-        raise ValueError(f"`{name}` must hold at least one array, got {data!r}.")
+        raise ValueError(f"`{name}` must hold at least one array, got {data!r:.100}.")
+    leaves = [numbers(leaf, name) for leaf in leaves]
     for leaf in leaves:
-        if np.ndim(leaf) == 0:
+        if leaf.ndim == 0:
             raise ValueError(
                 f"every array in `{name}` must have the observations as its leading axis, got a "
-                "scalar. One observation is `data[None]`."
+                f"scalar. One observation is `{name}[None]`."
             )
     sizes = {len(leaf) for leaf in leaves}
     if len(sizes) > 1:
@@ -168,8 +293,8 @@ def check_data(data: PyTree, name: str = "data") -> int:
     if size == 0:
         raise ValueError(f"`{name}` must hold at least one observation, got 0.")
     for leaf in leaves:
-        if np.issubdtype(np.asarray(leaf).dtype, np.inexact):
-            bad = int(np.sum(~np.isfinite(np.asarray(leaf))))
+        if leaf.dtype.kind not in "biu":
+            bad = int(np.sum(~np.isfinite(leaf)))
             if bad:
                 raise ValueError(
                     f"`{name}` must be finite, got {bad} entries that are NaN or infinite. Leave "
@@ -180,7 +305,11 @@ def check_data(data: PyTree, name: str = "data") -> int:
 
 
 def match_data(
-    model: Any, data: PyTree, key: Key[Array, ""], condition: PyTree | None = None
+    model: Any,
+    data: PyTree,
+    key: Key[Array, ""],
+    condition: PyTree | None = None,
+    name: str = "data",
 ) -> PyTree[Array]:
     """The data as the model's own x: same structure and shapes, its dtypes. Refuse a mismatch."""
     what = "`sample(key)`" if isinstance(model, Simulator) else "`likelihood(z).sample(key)`"
@@ -189,24 +318,24 @@ def match_data(
     if jax.tree.structure(drawn.x) != jax.tree.structure(data):
         raise ValueError(
             f"the x drawn by {what} must have the structure of one observation; it is "
-            f"{jax.tree.structure(drawn.x)}, the data are {jax.tree.structure(data)}."
+            f"{jax.tree.structure(drawn.x)}, `{name}` is {jax.tree.structure(data)}."
         )
-    return jax.tree.map(lambda x, d: _match_leaf(x, d, what), drawn.x, data)
+    return jax.tree.map(lambda x, d: _match_leaf(x, d, what, name), drawn.x, data)
 
 
-def _match_leaf(x: jax.ShapeDtypeStruct, data: Any, what: str) -> Array:
-    if x.shape != np.shape(data)[1:]:
+def _match_leaf(x: jax.ShapeDtypeStruct, data: Any, what: str, name: str) -> Array:
+    values = numbers(data, name)
+    if x.shape != values.shape[1:]:
         raise ValueError(
-            f"the x drawn by {what} must have the shape of one observation, {np.shape(data)[1:]}; "
-            f"got {x.shape}. The data's leading axis counts observations."
+            f"the x drawn by {what} must have the shape of one observation, {values.shape[1:]}; "
+            f"got {x.shape}. The leading axis of `{name}` counts observations."
         )
-    values = np.asarray(data)
-    if not np.issubdtype(x.dtype, np.inexact) and not np.array_equal(values, np.round(values)):
+    if not jnp.issubdtype(x.dtype, jnp.inexact) and not np.array_equal(values, np.round(values)):
         raise ValueError(
             f"{what} draws whole numbers ({x.dtype}) but the data are not whole. Return floating-"
             "point x, or round the data."
         )
-    return jnp.asarray(values, x.dtype)
+    return cast(values, x.dtype, name)
 
 
 def check_log_joint(
@@ -230,9 +359,9 @@ def check_log_joint(
 
 
 def check_support(
-    model: Any, data: PyTree[Array], key: Key[Array, ""], condition: PyTree | None
+    model: Any, data: PyTree[Array], key: Key[Array, ""], condition: PyTree | None = None
 ) -> None:
-    """Refuse observations that the likelihood gives no density to, where the model has one."""
+    """Refuse observations outside the support of the likelihood, where the model has one."""
     if not has_likelihood(model):
         return
     inside = np.asarray(eqx.filter_jit(_in_support)(model, data, key, condition))
@@ -246,18 +375,210 @@ def check_support(
         )
 
 
+def check_simulator(model: Any, key: Key[Array, ""], condition: PyTree | None = None) -> None:
+    """Refuse a simulator that gives different draws for one key, as NumPy's random numbers do.
+
+    Its program is read twice. Where that differs, or asks Python for numbers as it runs, two draws
+    with one key are compared.
+    """
+    first, second = _program(model, key, condition), _program(model, key, condition)
+    if first == second and "callback" not in first:
+        return
+    draws = [jax.tree.leaves(sample(model, key, condition)) for _ in range(2)]
+    if all(np.array_equal(a, b, equal_nan=_may_be_nan(a)) for a, b in zip(*draws, strict=True)):
+        return
+    raise ValueError(
+        f"`{_simulator(model)}` must give the same draw for the same key; two draws with one key "
+        "differ. Take all random numbers from `jax.random` and the key: NumPy's and Python's are "
+        "drawn once, when the model is compiled."
+    )
+
+
+def _program(model: Any, key: Key[Array, ""], condition: PyTree | None) -> str:
+    """What the simulator does, as text, with the constants in it."""
+    closed = jax.make_jaxpr(lambda k: tuple(sample(model, k, condition)))(key)
+    return ADDRESS.sub("", str(closed.jaxpr)) + fingerprint(closed.consts)
+
+
+def _may_be_nan(array: Any) -> bool:
+    return np.issubdtype(np.asarray(array).dtype, np.inexact)
+
+
+def _simulator(model: Any) -> str:
+    return "sample(key)" if isinstance(model, Simulator) else "likelihood(z).sample(key)"
+
+
+def check_varied(
+    model: Any, draws: Draws, key: Key[Array, ""], condition: PyTree | None = None
+) -> None:
+    """Refuse a simulator whose x is the same in every draw, whatever its key."""
+    if not _all_same(draws.x):
+        return
+    more, _ = eqx.filter_jit(draw)(model, jax.random.fold_in(key, 1), MORE_DRAWS, condition)
+    if _all_same(more.x):
+        first = jax.tree.map(lambda a: np.asarray(a[0]), more.x)
+        raise ValueError(
+            f"`{_simulator(model)}` must give another x for another key; all of {MORE_DRAWS} draws "
+            f"have the same, {first!s:.100}. Take its random numbers from `jax.random` and the key "
+            "(NumPy's are drawn once, when the model is compiled), or start from parameters whose "
+            "draws differ."
+        )
+
+
+MORE_DRAWS = 1000
+"""How many draws must have the same x until a simulator counts as constant."""
+
+
+@jax.jit
+def _all_same(x: PyTree[Array]) -> Bool[Array, ""]:
+    return jnp.stack([(leaf == leaf[:1]).all() for leaf in jax.tree.leaves(x)]).all()
+
+
+def check_discrete(draws: Draws, data: PyTree[Array], name: str = "data") -> None:
+    """Refuse data between the values of an entry whose draws are all whole, or all 0 and 1.
+
+    An entry counts as 0 and 1 alone if so many of its draws are 1 that counts would have had a 2.
+    """
+    for drawn, given in zip(jax.tree.leaves(draws.x), jax.tree.leaves(data), strict=True):
+        whole, binary = (np.asarray(entries) for entries in _kinds_of_entries(drawn))
+        for entries, what, values in (
+            (whole, "whole numbers", "whole"),
+            (binary, "0 and 1", "0 or 1"),
+        ):
+            if not entries.any():
+                continue
+            observed = np.asarray(given)
+            inside = observed == np.round(observed)
+            if values == "0 or 1":
+                inside = (observed == 0) | (observed == 1)
+            bad = np.argwhere(entries & ~inside)
+            if bad.size:
+                first = tuple(bad[0])
+                raise ValueError(
+                    f"`{name}` must be what the model can draw; every one of {len(drawn)} draws is "
+                    f"{what} there, and the data have {observed[first]!s} at index "
+                    f"{_index(first)}. Check that the model suits the data, or leave that out."
+                )
+
+
+WHOLE_BELOW = 2.0**20
+"""Beyond this, floating-point numbers are whole by themselves."""
+
+
+@jax.jit
+def _kinds_of_entries(drawn: Array) -> tuple[Array, Array]:
+    """Which entries of x were whole in every draw, and which 0 and 1 alone; constant ones none."""
+    drawn = drawn.astype(float)
+    varied = (drawn != drawn[:1]).any(axis=0)
+    whole = ((drawn == jnp.round(drawn)) & (jnp.abs(drawn) < WHOLE_BELOW)).all(axis=0)
+    binary = ((drawn == 0) | (drawn == 1)).all(axis=0)
+    # Counts with as many ones would have some n₁²/2N twos; none of 10 is too few for chance.
+    certain = drawn.sum(axis=0) ** 2 > 20 * drawn.shape[0]
+    return whole & varied, binary & varied & certain
+
+
+def check_cost(regression: Any, samples: int) -> None:
+    """Refuse a regression on more samples than the memory holds: what it needs, and what would do.
+
+    Example: `check_cost(alws.regressions.KernelRidge(kernel), 200_000)` raises.
+    """
+    if regression is None:
+        return
+    room = memory()
+    needs = regression.cost(samples)
+    if needs.memory <= room:
+        return
+    most = 10
+    while regression.cost(2 * most).memory <= room:
+        most *= 2
+    rate = SPEED * (os.cpu_count() or 1)
+    remedy = f"Use at most {most:,} of them"
+    if FEATURES_COST * samples <= room:
+        kernel = "kernel" if hasattr(regression, "kernel") else "alws.kernels.SquaredExponential()"
+        remedy += (
+            f", or `regression=alws.regressions.RandomFeatures({kernel}, frequencies=500)` or "
+            f"`alws.regressions.Nystrom({kernel}, inducing=500)`, which need about "
+            f"{_size(FEATURES_COST * samples)}"
+        )
+    raise ValueError(
+        f"`sleep_samples` must leave room for the regression; with {samples:,} of them a step of "
+        f"{type(regression).__name__} needs about {_size(needs.memory)} of memory, of "
+        f"{_size(room)} here, and about {_time(needs.operations / rate)}. {remedy}."
+    )
+
+
+SPEED = 1e10
+"""Operations a second that a core does, roughly."""
+
+FEATURES_COST = 4 * 2 * 1000
+"""Bytes that `RandomFeatures` and `Nystrom` need for each sleep sample, at their defaults."""
+
+
+def _size(number: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return f"{number / 1e3:,.1f} kB"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("years", 3.15e7), ("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{math.ceil(seconds)} seconds"
+
+
+def check_optimiser(optimiser: Any, model: Any, samples: int, key: Key[Array, ""]) -> None:
+    """Refuse what is no optimiser, or one that needs more than a gradient; nothing is computed."""
+    if not callable(getattr(optimiser, "init", None)) or not callable(
+        getattr(optimiser, "update", None)
+    ):
+        called = ""
+        if callable(optimiser):
+            name = getattr(optimiser, "__name__", "optimiser")
+            called = f"Call it with its learning rate, as in `optax.{name}(1e-3)`."
+        instance("optimiser", optimiser, (), "an optax transformation", called or OPTIMISER)
+    parameters = eqx.filter(model, eqx.is_inexact_array)
+
+    def first_step(parameters: PyTree, key: Array) -> tuple[PyTree, PyTree, PyTree]:
+        state = optimiser.init(parameters)
+        given = {"model": model, "log_joints": lambda _: jnp.zeros(samples), "key": key}
+        whole = optax.with_extra_args_support(optimiser)
+        return *whole.update(parameters, state, parameters, **given), state
+
+    try:
+        updates, after, before = eqx.filter_eval_shape(first_step, parameters, key)
+    except Exception as error:  # whatever it says of what it was not given
+        raise TypeError(
+            "`optimiser` must work from gradients alone; its first step fails: "
+            f"{str(error).splitlines()[0] if str(error) else error!r}. {OPTIMISER} L-BFGS and "
+            "others that search along a line ask for the objective's value, which simulations do "
+            "not give exactly: use `optax.lbfgs(linesearch=None)` if it must be."
+        ) from error
+    for name, found, wanted in (("update", updates, parameters), ("state", after, before)):
+        if _shapes(found) != _shapes(wanted):
+            raise TypeError(
+                f"`optimiser` must give an {name} with the structure, shapes and dtypes of the one "
+                f"before; it changes from {_shapes(wanted)!s:.200} to {_shapes(found)!s:.200}. "
+                f"{OPTIMISER}"
+            )
+
+
+OPTIMISER = "Use `optax.adam(1e-3)`, for example."
+
+
+def _shapes(tree: PyTree) -> tuple:
+    leaves, structure = jax.tree.flatten(eqx.filter(tree, lambda a: hasattr(a, "shape")))
+    return structure, [(leaf.shape, jnp.dtype(leaf.dtype)) for leaf in leaves]
+
+
 def _in_support(
     model: Any, data: PyTree[Array], key: Key[Array, ""], condition: PyTree | None
 ) -> Bool[Array, " observations"]:
-    """Whether s(x) and log h(x) are finite, which depend on z and θ by their shapes alone."""
+    """Whether each x has a density, which depends on z and θ by their shapes alone."""
     args = condition_arguments(condition)
     likelihood = model.likelihood(model.sample_latent(key, *args), *args)
-
-    def some(x: PyTree) -> Array:
-        found = jax.vmap(lambda x: (likelihood.sufficient_statistics(x), likelihood.log_base(x)))(x)
-        return finite(found)
-
-    return by_blocks(some, data)
+    return by_blocks(jax.vmap(likelihood.in_support), data)
 
 
 def _first_draws(
@@ -347,6 +668,14 @@ def check_log_prior(log_prior: Any, model: Any) -> None:
         raise ValueError(
             f"`log_prior(model)` must return a scalar, log p(θ), got {_described(value)}. Sum over "
             "the parameters."
+        )
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ValueError(f"`log_prior(model)` must be floating point, got {value.dtype}.")
+    start = float(eqx.filter_jit(log_prior)(model))
+    if not math.isfinite(start):
+        raise ValueError(
+            f"`log_prior(model)` must be finite at the start values, got {start}. Check its "
+            "support, or start elsewhere."
         )
 
 
@@ -469,11 +798,18 @@ def match_conditions(conditions: PyTree | None, size: int) -> PyTree | None:
         raise ValueError(
             f"`conditions` must have one entry for each observation, {size}; got {given}."
         )
-    return jax.tree.map(jnp.asarray, as_arrays(conditions))
+
+    def own(leaf: Any) -> Array:
+        values = numbers(leaf, "conditions")
+        return cast(values, jax.dtypes.canonicalize_dtype(values.dtype), "conditions")
+
+    return jax.tree.map(own, as_arrays(conditions))
 
 
 def match_start(start: PyTree, latent: PyTree, size: int) -> PyTree[Array]:
-    """The start as arrays, one z for each observation."""
+    """The start as arrays, one finite z for each observation."""
+    start = as_arrays(start)
+    check_data(start, "start")
     if jax.tree.structure(start) != jax.tree.structure(latent):
         raise ValueError(
             f"`start` must have the structure of z, {jax.tree.structure(latent)}; got "
@@ -485,4 +821,4 @@ def match_start(start: PyTree, latent: PyTree, size: int) -> PyTree[Array]:
                 f"`start` must hold one z for each observation, shape {(size, *one.shape)}; got "
                 f"{jnp.shape(given)}."
             )
-    return jax.tree.map(lambda s, one: jnp.asarray(s, one.dtype), start, latent)
+    return jax.tree.map(lambda s, one: cast(numbers(s, "start"), one.dtype, "start"), start, latent)

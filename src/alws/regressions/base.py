@@ -26,6 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from alws.devices import by_itself
 from alws.kernels.base import Kernel
+from alws.validation import instance, positive
 
 MOST_ESCALATIONS = 8
 LARGE, BLOCK = 1025, 200
@@ -41,6 +42,13 @@ class SolveReport(NamedTuple):
     ridge: Float[Array, ""]
     escalations: Int[Array, ""]
     residual: Float[Array, ""]
+
+
+class Cost(NamedTuple):
+    """What one step needs at the least: bytes of memory, and operations on numbers."""
+
+    memory: float
+    operations: float
 
 
 class Smoother(eqx.Module):
@@ -88,6 +96,10 @@ class Regression(eqx.Module):
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse, at the start of a fit, what does not work on these first sleep observations."""
+
+    def cost(self, samples: int) -> Cost:
+        """What a step with so many sleep samples needs; what is not known counts as nothing."""
+        return Cost(0, 0)
 
     def bandwidths(self) -> list[Any]:
         """The leaves that `Adapt(bandwidth=True)` adapts."""
@@ -335,8 +347,15 @@ def one_lapack_thread() -> AbstractContextManager:
 
 def check_ridge(ridge: float) -> None:
     """Refuse a ridge that is not positive."""
-    if not ridge > 0:
-        raise ValueError(
-            f"`ridge` must be positive, got {ridge}. It is added to the diagonal of the Gram "
-            "matrix as it is; 0.001 to 0.1 is usual."
-        )
+    why = " It is added to the diagonal of the Gram matrix as it is; 0.001 to 0.1 is usual."
+    positive("ridge", ridge, why)
+
+
+def check_kernel(kernel: Any) -> None:
+    """Refuse what is no kernel."""
+    instance("kernel", kernel, Kernel, "a kernel", "Use `alws.kernels.SquaredExponential()`.")
+
+
+def bytes_of(numbers: int) -> int:
+    """The bytes of so many floating-point numbers, as JAX is set."""
+    return numbers * jnp.zeros((), float).dtype.itemsize

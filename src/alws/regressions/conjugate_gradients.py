@@ -27,9 +27,12 @@ from alws.devices import by_blocks, on_every_device
 from alws.kernels.base import Kernel
 from alws.regressions.base import (
     MOST_ESCALATIONS,
+    Cost,
     KernelSmoother,
     Regression,
     SolveReport,
+    bytes_of,
+    check_kernel,
     check_ridge,
     factorise,
 )
@@ -49,7 +52,7 @@ from alws.regressions.representatives import (
     share_outside,
     without_gradient,
 )
-from alws.validation import at_least
+from alws.validation import at_least, check_key, is_number, yes_or_no
 
 SOLVED = 0.1
 """The largest residual with which a fit may begin, unless `tolerance` allows more."""
@@ -91,11 +94,16 @@ class ConjugateGradients(Regression):
         clip: bool = True,
         key: Key[Array, ""] | None = None,
     ):
+        check_kernel(kernel)
         check_ridge(ridge)
         at_least("rank", rank, 1)
+        yes_or_no("intercept", intercept)
+        yes_or_no("clip", clip)
+        if key is not None:
+            check_key(key)
         at_least("most_iterations", most_iterations, 1)
         check_selection(selection)
-        if not 0 < tolerance < 1:
+        if not is_number(tolerance) or not 0 < tolerance < 1:
             raise ValueError(
                 f"`tolerance` must lie between 0 and 1, got {tolerance}. It is the length of the "
                 "residual over that of the right-hand side; 0.001 is usual."
@@ -136,6 +144,11 @@ class ConjugateGradients(Regression):
                 f"`rank` {self.rank}. Use a larger `ridge`, more iterations (`most_iterations`) or "
                 "more representatives (`rank`), or `Nystrom`."
             )
+
+    def cost(self, samples: int) -> Cost:
+        """The preconditioner's basis, m for each sample, and products with K, N² each time."""
+        operations = 2 * samples * self.rank**2 + 20 * samples**2
+        return Cost(bytes_of(2 * samples * self.rank), operations)
 
     def bandwidths(self) -> list[Any]:
         return self.kernel.bandwidths()

@@ -19,14 +19,18 @@ from jaxtyping import Array, Float, PyTree
 from alws.devices import over_devices
 from alws.kernels.base import Kernel
 from alws.regressions.base import (
+    Cost,
     Factor,
     KernelSmoother,
     Regression,
     SolveReport,
+    bytes_of,
+    check_kernel,
     check_ridge,
     factorise,
     solve,
 )
+from alws.validation import yes_or_no
 
 
 class KernelRidge(Regression):
@@ -43,7 +47,10 @@ class KernelRidge(Regression):
     def __init__(
         self, kernel: Kernel, *, ridge: float = 0.01, intercept: bool = True, clip: bool = True
     ):
+        check_kernel(kernel)
         check_ridge(ridge)
+        yes_or_no("intercept", intercept)
+        yes_or_no("clip", clip)
         self.kernel = kernel
         self.log_ridge = jnp.array(math.log(ridge), float)
         self.intercept = intercept
@@ -52,6 +59,10 @@ class KernelRidge(Regression):
     def initialise(self, x: PyTree[Array]) -> "KernelRidge":
         """γ with the bandwidth set from a first batch of sleep observations."""
         return eqx.tree_at(lambda g: g.kernel, self, self.kernel.initialise(x))
+
+    def cost(self, samples: int) -> Cost:
+        """K, its factor and what is made of them, N² each; N³/3 products to factorise."""
+        return Cost(bytes_of(5 * samples**2 // 2), 2 * samples**3 / 3)
 
     def bandwidths(self) -> list[Any]:
         return self.kernel.bandwidths()

@@ -19,7 +19,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.kernels.base import FeatureMap, Kernel
-from alws.regressions.base import Factor, Regression, check_ridge, factorise, whiten
+from alws.regressions.base import (
+    Cost,
+    Factor,
+    Regression,
+    bytes_of,
+    check_kernel,
+    check_ridge,
+    factorise,
+    whiten,
+)
 from alws.regressions.feature_ridge import FittedFeatureRidge, fit_features
 from alws.regressions.representatives import (
     check_number,
@@ -28,7 +37,7 @@ from alws.regressions.representatives import (
     select_rows,
     without_gradient,
 )
-from alws.validation import at_least
+from alws.validation import at_least, check_key, yes_or_no
 
 
 class Nystrom(Regression):
@@ -62,8 +71,13 @@ class Nystrom(Regression):
         clip: bool = True,
         key: Key[Array, ""] | None = None,
     ):
+        check_kernel(kernel)
         check_ridge(ridge)
         at_least("inducing", inducing, 1)
+        yes_or_no("intercept", intercept)
+        yes_or_no("clip", clip)
+        if key is not None:
+            check_key(key)
         check_selection(selection, "learnt")
         self.kernel = kernel
         self.log_ridge = jnp.array(math.log(ridge), float)
@@ -90,6 +104,11 @@ class Nystrom(Regression):
                 )
         points = _standardised(started._choose(kernel, embedded, "k-means++"), embedded)
         return eqx.tree_at(lambda g: g.points, started, points, is_leaf=lambda a: a is None)
+
+    def cost(self, samples: int) -> Cost:
+        """The features of all samples, m each, and what is made of them."""
+        m = self.inducing
+        return Cost(bytes_of(m * (2 * samples + 3 * m)), 4 * samples * m**2)
 
     def bandwidths(self) -> list[Any]:
         return self.kernel.bandwidths()

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.kernels.base import Kernel
-from alws.regressions.base import Regression, check_ridge
+from alws.regressions.base import Cost, Regression, bytes_of, check_kernel, check_ridge
 from alws.regressions.feature_ridge import FittedFeatureRidge, fit_features
-from alws.validation import at_least
+from alws.validation import at_least, check_key, yes_or_no
 
 
 class RandomFeatures(Regression):
@@ -52,8 +52,13 @@ class RandomFeatures(Regression):
         clip: bool = True,
         key: Key[Array, ""] | None = None,
     ):
+        check_kernel(kernel)
         check_ridge(ridge)
         at_least("frequencies", frequencies, 1)
+        yes_or_no("intercept", intercept)
+        yes_or_no("clip", clip)
+        if key is not None:
+            check_key(key)
         self.kernel = kernel
         self.log_ridge = jnp.array(math.log(ridge), float)
         self.key = jax.random.key(0) if key is None else key
@@ -64,6 +69,11 @@ class RandomFeatures(Regression):
     def initialise(self, x: PyTree[Array]) -> "RandomFeatures":
         """γ with the bandwidth set from a first batch of sleep observations."""
         return eqx.tree_at(lambda g: g.kernel, self, self.kernel.initialise(x))
+
+    def cost(self, samples: int) -> Cost:
+        """The waves of all samples, 2D each, and what is made of them."""
+        waves = 2 * self.frequencies
+        return Cost(bytes_of(waves * (2 * samples + 2 * waves)), 2 * samples * waves**2)
 
     def bandwidths(self) -> list[Any]:
         return self.kernel.bandwidths()

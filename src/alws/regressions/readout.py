@@ -15,7 +15,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from alws.features import Features
-from alws.regressions.base import Factor, Regression, Smoother, SolveReport, factorise, solve
+from alws.regressions.base import (
+    Factor,
+    Regression,
+    Smoother,
+    SolveReport,
+    check_ridge,
+    factorise,
+    solve,
+)
+from alws.validation import instance, positive
 
 
 class LinearReadout(Regression):
@@ -31,9 +40,9 @@ class LinearReadout(Regression):
     reach: float = eqx.field(static=True)
 
     def __init__(self, features: Features, *, ridge: float = 0.01, reach: float = 10.0):
-        for name, value in (("ridge", ridge), ("reach", reach)):
-            if not value > 0:
-                raise ValueError(f"`{name}` must be positive, got {value}.")
+        instance("features", features, Features, "features", "Use `alws.features.Identity()`.")
+        check_ridge(ridge)
+        positive("reach", reach, " 10 is usual.")
         self.features = features
         self.log_ridge = jnp.array(math.log(ridge), float)
         self.reach = reach
