@@ -83,6 +83,24 @@ def save(path: Path, tree: PyTree, header: dict[str, Any]) -> None:
         raise
 
 
+def save_or_warn(path: Path, tree: PyTree, header: dict[str, Any]) -> None:
+    """`save`, but what keeps the file from being written is told, and does not end the fit.
+
+    Example: `save_or_warn(path, {"theta": theta}, {"step": 100})`.
+    """
+    try:
+        save(path, tree, header)
+    except Exception as error:
+        needed = sum(_bytes(leaf) for leaf in _named_arrays(tree).values())
+        warnings.warn(
+            f"the checkpoint {path} could not be written ({error}). It needs {needed} bytes, beside "
+            "the former one while it is written. The fit goes on; what the path had before is "
+            "still there.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 def header(path: Path) -> dict[str, Any]:
     """The header of a checkpoint."""
     content = _read(Path(path), {HEADER: LONGEST_HEADER})[HEADER]
@@ -465,16 +483,5 @@ def save_fit(
     numbers = {"step": int(state.step), "reports": len(history["step"])}
     head = {"format": FORMAT, **numbers, **origin}
     if devices.is_first():
-        tree = {"state": state, "history": history, "key": key}
-        try:
-            save(path, tree, head)
-        except Exception as error:
-            needed = sum(_bytes(leaf) for leaf in _named_arrays(tree).values())
-            warnings.warn(
-                f"the checkpoint {path} could not be written at step {head['step']} ({error}). It "
-                f"needs {needed} bytes, and as many beside the former one while it is written. The "
-                "fit goes on; what the path had before is still there.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        save_or_warn(path, {"state": state, "history": history, "key": key}, head)
     devices.wait_for_all(f"checkpoint at step {head['step']}")

@@ -1,5 +1,6 @@
 """Climbs from several starts, with checkpoints: the best of them, and the distinct maxima found."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ def _save(
 ) -> None:
     shapes = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
     header = {"format": checkpoints.FORMAT, "climb": numbers, "shapes": shapes, "origin": origin}
-    checkpoints.save(path, arrays, header)
+    checkpoints.save_or_warn(path, arrays, header)
 
 
 def _load(path: Path, origin: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -183,16 +184,17 @@ def _load(path: Path, origin: dict[str, Any]) -> tuple[dict[str, np.ndarray], di
             f"{path} must be the checkpoint of a climb, got that of another kind of fit. Resume "
             "with the settings it was started with, or give another path."
         )
-    if header.get("origin") != origin:
-        differ = [k for k, v in origin.items() if header.get("origin", {}).get(k) != v]
+    was = header.get("origin")
+    checkpoints.check_unchanged(path, was if isinstance(was, dict) else {}, origin)
+    try:
+        kinds = {n: (np.dtype(t), tuple(shape)) for n, (t, shape) in header["shapes"].items()}
+        size = sum(math.prod(shape) * kind.itemsize for kind, shape in kinds.values())
+        if not 0 <= size <= min(MOST_BYTES, path.stat().st_size):
+            raise ValueError(f"it says it holds {size} bytes")
+        like = {n: np.zeros(shape, kind) for n, (kind, shape) in kinds.items()}
+    except Exception as error:  # whatever its header says, the file is at fault
         raise checkpoints.CheckpointError(
-            f"{path} must be resumed with what it was started with; {', '.join(differ)} differ. Go "
-            "back to that, or start again with another path."
-        )
-    sizes = {
-        n: int(np.prod(shape)) * np.dtype(t).itemsize for n, (t, shape) in header["shapes"].items()
-    }
-    if sum(sizes.values()) > MOST_BYTES:
-        raise checkpoints.CheckpointError(f"{path} says it holds {sum(sizes.values())} bytes.")
-    like = {n: np.zeros(shape, np.dtype(t)) for n, (t, shape) in header["shapes"].items()}
+            f"{path} is damaged: its header cannot be used ({error}). Put an undamaged copy in its "
+            "place, or start again with another path."
+        ) from error
     return checkpoints.load(path, like), header["climb"]
