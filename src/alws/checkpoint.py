@@ -93,9 +93,9 @@ def save_or_warn(path: Path, tree: PyTree, header: dict[str, Any]) -> None:
     except Exception as error:
         needed = sum(_bytes(leaf) for leaf in _named_arrays(tree).values())
         warnings.warn(
-            f"the checkpoint {path} could not be written ({error}). It needs {needed} bytes, beside "
-            "the former one while it is written. The fit goes on; what the path had before is "
-            "still there.",
+            f"the checkpoint {path} could not be written ({error}). It needs {needed} bytes, "
+            "beside the former one while it is written. The fit goes on; what the path had before "
+            "is still there.",
             RuntimeWarning,
             stacklevel=3,
         )

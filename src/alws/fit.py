@@ -56,7 +56,7 @@ from alws.maximum import (
     precise_data,
     watcher,
 )
-from alws.model import AnyModel, Draws, has_likelihood, in_own_precision
+from alws.model import AnyModel, Draws, has_likelihood, in_own_precision, precision
 from alws.natural_units import natural_units
 from alws.origin import describe
 from alws.regressions.base import Regression, one_lapack_thread
@@ -252,7 +252,7 @@ class Prepared:
         """
         size, batch_size = self.problem.size, self.problem.batch_size
         chosen = device_put(batch(number, size, batch_size, seed_of(self.key)), self.mesh)
-        with using(self.mesh):
+        with using(self.mesh), precision(state.model):
             return self._advance(state, self.problem, chosen, self._placed_key)
 
 
@@ -761,17 +761,17 @@ def _wake_sleep(
             log_prior=log_prior,
             batch_size=batch_size,
         )
-        state, history = prepared.state, {name: np.zeros(0, np.float64) for name in METRICS}
+        state, history = prepared.state, {name: np.zeros(0, np.float64) for name in metric_names()}
         origin = {}
         if path is not None:
             at_least("checkpoint_every", checkpoint_every, 1)
             origin = _origin(prepared, steps, settings)
             own = settings.optimiser is not None
             checkpoints.check_path(path, resume, origin, more_steps=own)
-            reports = len(METRICS) * (2 + steps // settings.measure_every)
+            reports = len(metric_names()) * (2 + steps // settings.measure_every)
             checkpoints.reserve(path, (state, key, np.zeros(reports)))
             if resume:
-                state, history = checkpoints.load_fit(path, state, key, METRICS)
+                state, history = checkpoints.load_fit(path, state, key, metric_names())
                 state = device_put(state, mesh)
         prepared = Prepared(prepared.algorithm, state, prepared.problem.on(mesh), key, mesh)
         first = int(state.step)
@@ -804,16 +804,14 @@ def _wake_sleep(
     return result
 
 
-METRICS = (
-    "step",
-    "objective",
-    "gradient_norm",
-    "accepted",
-    *DIAGNOSTICS,
-    "refused_steps",
-    "ridge_escalations",
-    "replaced_draws",
-)
+def metric_names() -> tuple[str, ...]:
+    """What is kept of every step that is measured.
+
+    Example: `"outside" in metric_names()`.
+    """
+    first = ("step", "objective", "gradient_norm", "accepted")
+    counts = ("refused_steps", "ridge_escalations", "replaced_draws")
+    return (*first, *DIAGNOSTICS, *counts)
 
 
 def _record(
@@ -821,7 +819,7 @@ def _record(
 ) -> dict[str, np.ndarray]:
     """The history with one more row, fetched from the device."""
     seen = {**info._asdict(), **info.diagnostics, **state.counts._asdict()}
-    row = {"step": step, **jax.device_get({name: seen[name] for name in METRICS[1:]})}
+    row = {"step": step, **jax.device_get({name: seen[name] for name in list(history)[1:]})}
     return {name: np.append(values, float(row[name])) for name, values in history.items()}
 
 

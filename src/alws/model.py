@@ -48,8 +48,9 @@ R = TypeVar("R")
 class Simulator(Protocol):
     """What can be simulated."""
 
-    def sample(self, key: Key[Array, ""], /, *condition: Any) -> tuple[PyTree, PyTree]:
-        """One draw (z, x) from p_θ(z, x)."""
+    @property
+    def sample(self) -> Callable[..., tuple[PyTree, PyTree]]:
+        """`sample(key)`, one draw (z, x) from p_θ(z, x)."""
         ...
 
 
@@ -57,8 +58,9 @@ class Simulator(Protocol):
 class Density(Protocol):
     """What has a log joint density."""
 
-    def log_joint(self, z: PyTree, x: PyTree, /, *condition: Any) -> Float[Array, ""]:
-        """log p_θ(z, x)."""
+    @property
+    def log_joint(self) -> Callable[..., Float[Array, ""]]:
+        """`log_joint(z, x)`, log p_θ(z, x)."""
         ...
 
 
@@ -66,8 +68,9 @@ class Density(Protocol):
 class Prior(Protocol):
     """What says the density of its latents by themselves."""
 
-    def log_prior(self, z: PyTree, /, *condition: Any) -> Float[Array, ""]:
-        """log p_θ(z)."""
+    @property
+    def log_prior(self) -> Callable[..., Float[Array, ""]]:
+        """`log_prior(z)`, log p_θ(z)."""
         ...
 
 
@@ -77,19 +80,17 @@ class Model(Simulator, Density, Protocol):
 
 
 @runtime_checkable
-class ExponentialFamilyModel(Protocol):
+class ExponentialFamilyModel(Prior, Protocol):
     """A model given by its prior and an exponential-family likelihood, p_θ(z) p_θ(x | z)."""
 
-    def sample_latent(self, key: Key[Array, ""], /, *condition: Any) -> PyTree:
-        """One draw z from p_θ(z)."""
+    @property
+    def sample_latent(self) -> Callable[..., PyTree]:
+        """`sample_latent(key)`, one draw z from p_θ(z)."""
         ...
 
-    def log_prior(self, z: PyTree, /, *condition: Any) -> Float[Array, ""]:
-        """log p_θ(z)."""
-        ...
-
-    def likelihood(self, z: PyTree, /, *condition: Any) -> Any:
-        """p_θ(x | z), an `alws.likelihoods.Likelihood`."""
+    @property
+    def likelihood(self) -> Callable[..., Any]:
+        """`likelihood(z)`, p_θ(x | z), an `alws.likelihoods.Likelihood`."""
         ...
 
 

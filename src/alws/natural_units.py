@@ -21,6 +21,7 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from alws.model import AnyModel
+from alws.validation import OPTIMISER, TRANSFORMATION, instance
 
 FIRST = 16
 """How many estimates a fit starts from."""
@@ -53,6 +54,7 @@ def natural_units(
 
     Example: `alws.Settings(optimiser=natural_units(optax.adam(0.05)))`.
     """
+    instance("optimiser", optimiser, TRANSFORMATION, "an optax transformation", OPTIMISER)
     inner = optax.with_extra_args_support(optimiser)
 
     def init(params: PyTree) -> NaturalUnitsState:

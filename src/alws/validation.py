@@ -4,7 +4,7 @@ import inspect
 import math
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -138,28 +138,35 @@ def check_key(key: Any) -> None:
         raise TypeError(f"`key` must be one JAX key, such as `jax.random.key(0)`; got {got}.")
 
 
-def check_model(model: Any) -> None:
-    """Refuse what does not give the model contract."""
+def check_model(model: Any, *, parameters: bool = True, density: bool = True) -> None:
+    """Refuse what does not give the model contract.
+
+    Arguments:
+        model: anything.
+        parameters: whether it must have some to fit.
+        density: whether it must have a log joint beside its simulator.
+    """
     if not isinstance(model, eqx.Module):
         raise TypeError(
             f"the model must be an equinox.Module, got {type(model).__name__}. Write it as "
             "`class MyModel(eqx.Module)` with its parameters as array fields."
         )
-    if not has_likelihood(model) and not isinstance(model, Model):
+    if not has_likelihood(model) and not isinstance(model, Model if density else Simulator):
         raise TypeError(
             f"{type(model).__name__} must have `sample(key) -> (z, x)` and `log_joint(z, x)`, or "
             "`sample_latent(key)`, `log_prior(z)` and `likelihood(z)`."
         )
-    parameters = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
-    if not parameters:
+    leaves = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
+    if parameters and not leaves:
         raise ValueError(
             f"{type(model).__name__} has no floating-point array among its fields, so there is "
             "nothing to fit. Make its parameters jax arrays, for example `jnp.array(0.5)`; Python "
             "numbers are constants."
         )
-    bad = sum(int(np.sum(~np.isfinite(np.asarray(leaf)))) for leaf in parameters)
+    bad = sum(int(np.sum(~np.isfinite(np.asarray(leaf)))) for leaf in leaves)
     if bad:
-        raise ValueError(f"the model's parameters must be finite at the start; {bad} are not.")
+        when = " at the start" if parameters else ""
+        raise ValueError(f"the model's parameters must be finite{when}; {bad} are not.")
 
 
 def as_arrays(data: PyTree) -> PyTree:
@@ -262,6 +269,12 @@ def cast(values: np.ndarray, dtype: Any, name: str) -> Array:
     return jnp.asarray(values, dtype)
 
 
+def own(leaf: Any, name: str) -> Array:
+    """An array in its own dtype, as JAX is set."""
+    values = numbers(leaf, name)
+    return cast(values, jax.dtypes.canonicalize_dtype(values.dtype), name)
+
+
 def _index(index: tuple) -> str:
     return str([int(i) for i in index])
 
@@ -359,7 +372,11 @@ def check_log_joint(
 
 
 def check_support(
-    model: Any, data: PyTree[Array], key: Key[Array, ""], condition: PyTree | None = None
+    model: Any,
+    data: PyTree[Array],
+    key: Key[Array, ""],
+    condition: PyTree | None = None,
+    name: str = "data",
 ) -> None:
     """Refuse observations outside the support of the likelihood, where the model has one."""
     if not has_likelihood(model):
@@ -369,7 +386,7 @@ def check_support(
     if outside.size:
         first = jax.tree.map(lambda a: np.asarray(a[outside[0]]), data)
         raise ValueError(
-            f"every observation must lie where `likelihood(z)` has a density; of {inside.size}, "
+            f"`{name}` must lie where `likelihood(z)` has a density; of {inside.size} observations "
             f"{outside.size} do not, the first of them at index {outside[0]}: {first}. Leave "
             "them out, or choose a likelihood that has a density there."
         )
@@ -565,6 +582,8 @@ def check_optimiser(optimiser: Any, model: Any, samples: int, key: Key[Array, ""
 
 
 OPTIMISER = "Use `optax.adam(1e-3)`, for example."
+
+TRANSFORMATION = optax.GradientTransformation | optax.GradientTransformationExtraArgs
 
 
 def _shapes(tree: PyTree) -> tuple:
@@ -777,8 +796,15 @@ def refuse_discrete(latent: PyTree) -> None:
             )
 
 
-def refuse_bad_targets(value: PyTree) -> None:
-    """Refuse an f(z) that cannot be regressed."""
+def refuse_bad_targets(f: Callable[[PyTree], PyTree], latent: PyTree) -> None:
+    """Refuse an f(z) that cannot be regressed, by the shapes of a latent."""
+    try:
+        value = jax.eval_shape(f, latent)
+    except Exception as error:  # whatever it says of a z that it was not made for
+        raise TypeError(
+            f"`f(z)` must take one z, {_shape_of(latent)}, to a pytree of arrays; it raised "
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        ) from error
     leaves = jax.tree.leaves(value)
     if not leaves:
         raise ValueError("`f(z)` must return at least one array, got none.")
@@ -787,6 +813,25 @@ def refuse_bad_targets(value: PyTree) -> None:
             raise ValueError(
                 f"`f(z)` must be real, got {leaf.dtype}. Return the real and imaginary parts."
             )
+
+
+def check_targets(f: Callable[[PyTree], PyTree], latent: PyTree, bad: Sequence[Any]) -> None:
+    """Refuse an f(z) that was not finite on some draws, by the leaf; `bad` counts them for each."""
+    named = jax.tree_util.tree_flatten_with_path(jax.eval_shape(f, latent))[0]
+    for (path, _), number in zip(named, bad, strict=True):
+        if int(number):
+            raise ValueError(
+                f"`f(z)` must be finite on the model's own draws; f(z)"
+                f"{jax.tree_util.keystr(path)} is not on {int(number)} of them. Keep it finite "
+                "where z has probability (log of 0, division by 0), or leave it out."
+            )
+
+
+def _shape_of(tree: PyTree) -> str:
+    leaves, structure = jax.tree.flatten(tree)
+    if structure == jax.tree.structure(0):
+        return f"{leaves[0].dtype}{list(leaves[0].shape)}"
+    return str(jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", tree))
 
 
 def match_conditions(conditions: PyTree | None, size: int) -> PyTree | None:
@@ -798,12 +843,24 @@ def match_conditions(conditions: PyTree | None, size: int) -> PyTree | None:
         raise ValueError(
             f"`conditions` must have one entry for each observation, {size}; got {given}."
         )
+    return jax.tree.map(lambda c: own(c, "conditions"), as_arrays(conditions))
 
-    def own(leaf: Any) -> Array:
-        values = numbers(leaf, "conditions")
-        return cast(values, jax.dtypes.canonicalize_dtype(values.dtype), "conditions")
 
-    return jax.tree.map(own, as_arrays(conditions))
+def match_values(model: Any, values: PyTree, key: Key[Array, ""]) -> PyTree[Array]:
+    """All values of z as arrays, stacked; refuse those that are not like the model's own z."""
+    latent, values = shape_of_draw(model, key).z, as_arrays(values)
+    if jax.tree.structure(latent) != jax.tree.structure(values):
+        raise ValueError(
+            f"`values` must have the structure of z, {jax.tree.structure(latent)}; got "
+            f"{jax.tree.structure(values)}."
+        )
+    for given, one in zip(jax.tree.leaves(values), jax.tree.leaves(latent), strict=True):
+        if np.shape(given)[1:] != one.shape:
+            raise ValueError(
+                f"`values` must have one z after the other, each of shape {one.shape}; got shape "
+                f"{np.shape(given)}. Every value of z is listed, along the leading axis."
+            )
+    return jax.tree.map(lambda v: own(v, "values"), values)
 
 
 def match_start(start: PyTree, latent: PyTree, size: int) -> PyTree[Array]:

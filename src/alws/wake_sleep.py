@@ -597,7 +597,8 @@ def all_finite(tree: PyTree[Array]) -> Bool[Array, ""]:
 
     Example: `all_finite(gradient)`.
     """
-    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
+    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]
+    return jnp.stack([jnp.array(True), *leaves]).all()
 
 
 def select(condition: Bool[Array, ""], yes: PyTree, no: PyTree) -> PyTree:

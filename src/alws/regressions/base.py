@@ -351,6 +351,12 @@ def check_ridge(ridge: float) -> None:
     positive("ridge", ridge, why)
 
 
+def check_regression(regression: Any) -> None:
+    """Refuse what is no regression."""
+    example = "Use `alws.regressions.KernelRidge(kernel)`, or leave it out."
+    instance("regression", regression, Regression, "a regression", example)
+
+
 def check_kernel(kernel: Any) -> None:
     """Refuse what is no kernel."""
     instance("kernel", kernel, Kernel, "a kernel", "Use `alws.kernels.SquaredExponential()`.")

@@ -34,7 +34,15 @@ from alws.results.hamiltonian import (
     transition,
     unconstrained,
 )
-from alws.validation import at_least, check_data, match_data, transforms_of
+from alws.validation import (
+    at_least,
+    check_data,
+    check_key,
+    check_model,
+    check_support,
+    match_data,
+    transforms_of,
+)
 
 SLOPE = 4.0
 """β_t is a sigmoid over [−4, 4], brought to [0, 1]: small steps at both ends."""
@@ -84,8 +92,11 @@ def annealed_log_likelihood(
     at_least("chains", chains, 1)
     at_least("leapfrog", leapfrog, 1)
     at_least("batch_size", batch_size, 1)
+    check_key(key)
+    check_model(model, parameters=False)
     size = check_data(x, "x")
-    x = match_data(model, x, key)
+    x = match_data(model, x, key, name="x")
+    check_support(model, x, key, name="x")
     transforms = _transforms(model, support, key)
     parts = []
     for first in range(0, size, batch_size):
@@ -113,6 +124,9 @@ def enclosed_log_likelihood(
     at_least("number", number, 1)
     at_least("temperatures", temperatures, 1)
     at_least("chains", chains, 1)
+    at_least("leapfrog", leapfrog, 1)
+    check_key(key)
+    check_model(model, parameters=False)
     transforms = _transforms(model, support, key)
     draw_key, forward_key, reverse_key = jax.random.split(key, 3)
     z, x = jax.vmap(partial(sample, model))(jax.random.split(draw_key, number))

@@ -15,7 +15,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.model import AnyModel, in_own_precision, log_joint
-from alws.validation import at_least, check_data, match_data
+from alws.validation import (
+    at_least,
+    check_data,
+    check_key,
+    check_model,
+    check_support,
+    function,
+    match_data,
+    match_values,
+)
 
 MOST_BITS = 20
 
@@ -39,8 +48,12 @@ def importance_log_likelihood(
         >>> importance_log_likelihood(model, test, q, key=key).mean()
     """
     at_least("samples", samples, 1)
+    check_key(key)
+    check_model(model, parameters=False)
+    function("proposal", proposal, "of one x, that gives q(z | x)")
     size = check_data(x, "x")
-    x = match_data(model, x, key)
+    x = match_data(model, x, key, name="x")
+    check_support(model, x, key, name="x")
     return _weighted(model, x, proposal, jax.random.split(key, size), samples)
 
 
@@ -51,6 +64,11 @@ def _weighted(
     def one(item: tuple[PyTree, Array]) -> Array:
         x, key = item
         q = proposal(x)
+        if not callable(getattr(q, "sample", None)) or not callable(getattr(q, "log_prob", None)):
+            raise TypeError(
+                "`proposal(x)` must have `sample(key, shape)` and `log_prob(z)`, as NumPyro's "
+                f"distributions have; got {type(q).__name__}."
+            )
         z = q.sample(key, (samples,))
         log_q = jnp.asarray(q.log_prob(z))
         if log_q.shape != (samples,):
@@ -75,9 +93,14 @@ def enumerated_log_likelihood(
     `enumerated_log_likelihood(model, x, binary_codes(10))`.
     """
     at_least("batch_size", batch_size, 1)
+    check_model(model, parameters=False)
     check_data(x, "x")
+    key = jax.random.key(0)
+    x = match_data(model, x, key, name="x")
+    check_support(model, x, key, name="x")
     number = check_data(values, "values")
-    return _summed(model, jax.tree.map(jnp.asarray, x), values, min(batch_size, number))
+    values = match_values(model, values, key)
+    return _summed(model, x, values, min(batch_size, number))
 
 
 @eqx.filter_jit

@@ -19,17 +19,26 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from alws.features import follow
 from alws.fit import default_regression
-from alws.model import AnyModel, draw, in_own_precision, log_joint, sample
-from alws.regressions.base import Regression, one_lapack_thread
+from alws.model import AnyModel, draw, finite, in_own_precision, log_joint, sample
+from alws.regressions.base import Regression, check_regression, one_lapack_thread
 from alws.validation import (
     FEWEST_SLEEP_SAMPLES,
     at_least,
     bounded,
+    check_cost,
     check_data,
+    check_discrete,
+    check_key,
     check_log_joint,
+    check_model,
+    check_simulator,
+    check_support,
+    check_targets,
+    function,
     match_conditions,
     match_data,
     match_start,
+    positive,
     refuse_bad_targets,
     refuse_discrete,
     transforms_of,
@@ -76,16 +85,19 @@ def posterior_mode(
     """
     at_least("steps", steps, 1)
     at_least("starts", starts, 1)
-    if not learning_rate > 0:
-        raise ValueError(f"`learning_rate` must be positive, got {learning_rate}.")
+    positive("learning_rate", learning_rate, " 0.1 is usual.")
+    check_key(key)
+    check_model(model, parameters=False)
     size = check_data(x, "x")
     conditions = match_conditions(conditions, size)
     first = jax.tree.map(lambda c: c[0], conditions)
-    x = match_data(model, x, key, first)
+    x = match_data(model, x, key, first, "x")
+    check_support(model, x, key, first, "x")
     latent = jax.eval_shape(lambda k: sample(model, k, first).z, key)
     refuse_discrete(latent)
     transforms = transforms_of(support, latent)
-    check_log_joint(model, key, max(starts, FEWEST_SLEEP_SAMPLES), first)
+    draws = check_log_joint(model, key, max(starts, FEWEST_SLEEP_SAMPLES), first)
+    check_discrete(draws, x, "x")
     if start is not None:
         start = match_start(start, latent, size)
     keys = jax.random.split(key, size)
@@ -179,17 +191,26 @@ def expectation(
         >>> alws.expectation(model, lambda z: jax.nn.one_hot(z, 3), x, key=key)  # P(z = k | x)
     """
     at_least("sleep_samples", sleep_samples, FEWEST_SLEEP_SAMPLES)
+    check_key(key)
+    check_model(model, parameters=False, density=False)
+    function("f", f, "of one z")
     check_data(x, "x")
-    x = match_data(model, x, key, condition)
+    x = match_data(model, x, key, condition, "x")
+    check_support(model, x, key, condition, "x")
+    check_simulator(model, key, condition)
     latent = jax.eval_shape(lambda k: sample(model, k, condition).z, key)
-    refuse_bad_targets(jax.eval_shape(f, latent))
+    refuse_bad_targets(f, latent)
     draw_key, feature_key = jax.random.split(key)
     chosen = regression
     if chosen is None:
         chosen = default_regression(x, feature_key)
+    check_regression(chosen)
+    check_cost(chosen, sleep_samples)
     choose = regression is None
     with one_lapack_thread():
-        return _predict(f, sleep_samples, choose, model, chosen, x, draw_key, condition)
+        found, bad = _predict(f, sleep_samples, choose, model, chosen, x, draw_key, condition)
+    check_targets(f, latent, bad)
+    return found
 
 
 @eqx.filter_jit
@@ -202,10 +223,12 @@ def _predict(
     x: PyTree,
     key: Key[Array, ""],
     condition: PyTree | None,
-) -> PyTree[Array]:
+) -> tuple[PyTree[Array], list[Array]]:
+    """The expectations, and for each leaf of f the number of draws where it is not finite."""
     held_out = max(number // 5, 2)
     draws, _ = draw(model, key, number + held_out, condition)
     values = jax.vmap(f)(draws.z)
+    bad = [jnp.sum(~finite(leaf)) for leaf in jax.tree.leaves(values)]
     rows = jax.vmap(_flat)(values)
     sleep, targets = jax.tree.map(lambda a: a[:number], (draws.x, rows))
     validation, truth = jax.tree.map(lambda a: a[number:], (draws.x, rows))
@@ -216,7 +239,7 @@ def _predict(
         predicted = _best(regression, sleep, targets, validation, truth, owner, x)
     else:
         predicted = regression.fit(sleep, x).predict(x, targets)
-    return jax.vmap(partial(_unflat, one))(predicted)
+    return jax.vmap(partial(_unflat, one))(predicted), bad
 
 
 def _best(

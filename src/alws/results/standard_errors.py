@@ -32,9 +32,20 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from alws.fit import Result
 from alws.model import in_own_precision
-from alws.regressions.base import Regression
+from alws.regressions.base import Regression, check_regression
 from alws.results.score_products import Products, products
-from alws.validation import FEWEST_SLEEP_SAMPLES, at_least, check_data, match_conditions, match_data
+from alws.validation import (
+    FEWEST_SLEEP_SAMPLES,
+    at_least,
+    check_cost,
+    check_data,
+    check_key,
+    check_support,
+    instance,
+    match_conditions,
+    match_data,
+    one_of,
+)
 
 CERTAIN, NOTHING = 1.0, 1e-6
 """A positive eigenvalue is above this many of its standard deviations, and above this."""
@@ -93,14 +104,17 @@ def standard_errors(
         >>> found = alws.standard_errors(result, data, key=jax.random.key(1))
         >>> found.errors.means, found.of(lambda model: jax.nn.softmax(model.logits)[0])
     """
-    if information not in ("observed", "expected"):
-        raise ValueError(f'`information` must be "observed" or "expected", got {information!r}.')
+    instance("result", result, Result, "the result of a fit", "Give what `alws.fit` returned.")
+    check_key(key)
+    one_of("information", information, ("observed", "expected"))
     at_least("phases", phases, 3, " Two must be left when one is taken out to measure the noise.")
     number = result.algorithm.sleep_samples if sleep_samples is None else sleep_samples
     at_least("sleep_samples", number, FEWEST_SLEEP_SAMPLES)
     size = check_data(data)
     conditions = match_conditions(conditions, size)
-    data = match_data(result.model, data, key, jax.tree.map(lambda c: c[0], conditions))
+    first = jax.tree.map(lambda c: c[0], conditions)
+    data = match_data(result.model, data, key, first)
+    check_support(result.model, data, key, first)
     parameters, rest = eqx.partition(result.model, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(parameters)
     observed, log_prior = information == "observed", result.algorithm.log_prior
@@ -111,6 +125,8 @@ def standard_errors(
             '`information="expected"`, which asks the simulations, or a model with fewer.'
         )
     regression = result.regression if regression is None else regression
+    check_regression(regression)
+    check_cost(regression, number)
     found = products(
         result.model,
         regression,
@@ -164,7 +180,7 @@ def _covariances(
     if unused:
         raise ValueError(
             f"every parameter must enter log p(z, x); {', '.join(unused)} does not, so nothing can "
-            "be told of it. Make it a constant: a NumPy array or a Python number."
+            "be told of it. Make it a constant: a Python number or a static field."
         )
     scale = 1 / np.sqrt(np.where(known > 0, known, 1.0))
     squares = np.outer(scale, scale)
@@ -224,7 +240,7 @@ def _clear(
         "the information must be positive in every direction, clear of the simulations' noise; "
         f"along {direction} (in units of what complete data tell) it is {values[worst]:.2g} ± "
         f"{deviations[worst]:.1g}. If the data cannot tell these parameters apart, make one of "
-        "them a constant (a NumPy array or a Python number); if they can, raise `phases` or "
+        "them a constant (a Python number or a static field); if they can, raise `phases` or "
         "`sleep_samples`, or give a `regression` with more ridge."
     )
 

@@ -175,10 +175,10 @@ def gaussian_of(distributions: PyTree) -> tuple[Float[Array, " n"], Float[Array,
         while isinstance(leaf, Independent):
             leaf = leaf.base_dist
         if type(leaf) is Normal:
-            mean = jnp.broadcast_to(leaf.loc, leaf.batch_shape).ravel()
+            mean = jnp.broadcast_to(jnp.asarray(leaf.loc), leaf.batch_shape).ravel()
             means.append(mean)
             covariances.append(
-                jnp.diag(jnp.broadcast_to(leaf.scale, leaf.batch_shape).ravel() ** 2)
+                jnp.diag(jnp.broadcast_to(jnp.asarray(leaf.scale), leaf.batch_shape).ravel() ** 2)
             )
         elif type(leaf) is MultivariateNormal and leaf.batch_shape == ():
             means.append(leaf.loc)

@@ -1,0 +1,196 @@
+"""Climbs from a snapshot, sequences by their filters, and latents as their draws show them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax.scipy.stats import norm
+from scipy.stats import multivariate_normal
+
+import alws
+from alws.maximum import Climber, NotIntegrable
+from alws.maximum.latents import describe
+from alws.state_space.filters import find_filter, increments
+from alws.state_space.model import Path
+
+
+class Effect(eqx.Module):
+    """z ~ N(0, e^log_scale), three numbers x_i ~ N(mean + z, 1)."""
+
+    mean: jax.Array
+    log_scale: jax.Array
+
+    def sample(self, key):
+        z, *noise = jax.random.normal(key, (4,))
+        z = jnp.exp(self.log_scale) * z
+        return z, self.mean + z + jnp.stack(noise)
+
+    def log_joint(self, z, x):
+        prior = norm.logpdf(z, 0.0, jnp.exp(self.log_scale))
+        return prior + norm.logpdf(x, self.mean + z).sum()
+
+
+DATA = np.random.default_rng(0).normal(size=(40, 1)) + np.random.default_rng(1).normal(size=(40, 3))
+START = Effect(jnp.array(1.0), jnp.array(-1.0))
+
+
+def exact(model):
+    covariance = np.eye(3) + np.exp(2 * float(model.log_scale))
+    return multivariate_normal.logpdf(DATA, np.full(3, float(model.mean)), covariance).sum()
+
+
+def test_the_log_likelihood_is_the_exact_one():
+    result = alws.fit(START, DATA, key=jax.random.key(0))
+    np.testing.assert_allclose(result.log_likelihood, exact(result.model), atol=1e-3)
+    assert result.log_likelihood_error < 1e-3
+    assert "one continuous latent" in result.method
+
+
+def test_a_penalty_is_part_of_what_is_climbed():
+    free = alws.fit(START, DATA, key=jax.random.key(0)).model
+    held = alws.fit(
+        START, DATA, key=jax.random.key(0), log_prior=lambda m: -1e4 * (m.mean - 3.0) ** 2
+    ).model
+    assert abs(float(free.mean)) < 1
+    np.testing.assert_allclose(held.mean, 3.0, atol=0.05)
+
+
+def test_a_fit_that_was_stopped_goes_on_bit_for_bit(tmp_path):
+    path = tmp_path / "fit.npz"
+    key = jax.random.key(0)
+    whole = alws.fit(START, DATA, key=key, checkpoint=tmp_path / "whole.npz", checkpoint_every=1)
+    with pytest.warns(RuntimeWarning, match="should end at a maximum"):
+        alws.fit(
+            START,
+            DATA,
+            key=key,
+            checkpoint=path,
+            checkpoint_every=1,
+            callbacks=[lambda report: report.step == 1],
+        )
+    again = Climber(START, DATA.astype(np.float32), key=key)
+    assert not again.at.ended
+    assert whole.verdict.trusted
+
+
+def test_a_climb_goes_on_from_its_snapshot_bit_for_bit():
+    with jax.enable_x64(True):
+        first, second = (Climber(START, DATA, key=jax.random.key(0)) for _ in range(2))
+        first.round()
+        second.restore(*first.snapshot())
+        ends = [climber.run() for climber in (first, second)]
+    np.testing.assert_array_equal(ends[0].model.mean, ends[1].model.mean)
+    np.testing.assert_array_equal(ends[0].model.log_scale, ends[1].model.log_scale)
+
+
+def test_latents_are_split_by_what_their_draws_show():
+    rng = np.random.default_rng(0)
+    z = {
+        "kind": rng.integers(0, 3, 5000),
+        "real": rng.normal(size=5000),
+        "positive": rng.exponential(size=5000),
+        "angle": rng.uniform(-np.pi, np.pi, 5000),
+    }
+    found = describe(z)
+    assert len(found.values) == 3
+    assert found.kind.tolist() == [3, 1, 0]  # angle, positive, real, by name
+    assert "values" in describe({"path": rng.integers(0, 2, (5000, 12))})
+
+
+def test_many_valued_latents_are_refused_with_the_reason():
+    class Walks(eqx.Module):
+        logit: jax.Array
+
+        def sample(self, key):
+            steps = jax.random.bernoulli(key, jax.nn.sigmoid(self.logit), (12,))
+            return steps.astype(int), steps.sum() + 0.0
+
+        def log_joint(self, z, x):
+            each = jnp.where(z > 0, jax.nn.log_sigmoid(self.logit), jax.nn.log_sigmoid(-self.logit))
+            return each.sum() + norm.logpdf(x, z.sum(), 0.5)
+
+    with jax.enable_x64(True), pytest.raises(NotIntegrable, match="values"):
+        Climber(Walks(jnp.array(0.0)), np.full(20, 7.0), key=jax.random.key(0)).run()
+
+
+class Level(alws.StateSpace):
+    log_noise: jax.Array
+    times: int = eqx.field(static=True)
+
+    def initial(self):
+        return dist.Normal(0.0, 1.0)
+
+    def transition(self, state):
+        return dist.Normal(0.9 * state, 0.3)
+
+    def observation(self, state):
+        return dist.Normal(state, jnp.exp(self.log_noise))
+
+
+def dense(x, log_noise):
+    """log p(x) as one normal vector."""
+    variances = [1.0]
+    for _ in range(len(x) - 1):
+        variances.append(0.81 * variances[-1] + 0.09)
+    lag = np.abs(np.subtract.outer(np.arange(len(x)), np.arange(len(x))))
+    first = np.minimum.outer(np.arange(len(x)), np.arange(len(x)))
+    covariance = np.array(variances)[first] * 0.9**lag + np.exp(2 * log_noise) * np.eye(len(x))
+    return multivariate_normal.logpdf(x, np.zeros(len(x)), covariance)
+
+
+def test_the_kalman_filter_is_found_and_exact(key):
+    model = Level(jnp.array(-0.5), 30)
+    _, x = model.sample(key)
+    kind = find_filter(model, key)
+    assert kind.kind == "kalman"
+    np.testing.assert_allclose(increments(model, kind, x).sum(), dense(x, -0.5), rtol=1e-5)
+
+
+class Hidden(alws.StateSpace):
+    logits: jax.Array
+    rates: jax.Array
+    times: int = eqx.field(static=True)
+
+    def initial(self):
+        return dist.Categorical(logits=jnp.zeros(2))
+
+    def transition(self, state):
+        return dist.Categorical(logits=self.logits[state])
+
+    def observation(self, state):
+        return dist.Poisson(jnp.exp(self.rates[state]))
+
+
+def test_the_forward_algorithm_is_found_and_exact(key):
+    model = Hidden(jnp.array([[1.0, -1.0], [0.0, 0.5]]), jnp.array([0.0, 2.0]), 5)
+    _, x = model.sample(key)
+    kind = find_filter(model, key)
+    assert kind.kind == "forward"
+    paths = np.stack(np.meshgrid(*[[0, 1]] * 5, indexing="ij"), axis=-1).reshape(-1, 5)
+    terms = [model.log_joint(Path(jnp.array(p[0]), jnp.array(p[1:])), x) for p in paths]
+    total = jax.nn.logsumexp(jnp.stack(terms))
+    np.testing.assert_allclose(increments(model, kind, x).sum(), total, rtol=1e-5)
+
+
+class Bent(Level):
+    def transition(self, state):
+        return dist.Normal(jnp.sin(3 * state), 0.3)
+
+
+def test_a_model_that_no_filter_is_exact_for_says_why(key):
+    kind = find_filter(Bent(jnp.array(0.0), 30), key)
+    assert kind.kind == "none"
+    assert "transitions is not linear" in kind.reason
+
+
+def test_a_long_sequence_is_fitted_to_its_maximum(key):
+    model = Level(jnp.array(-0.5), 100)
+    _, x = model.sample(key)
+    result = alws.fit(Level(jnp.array(1.0), 100), x[None], key=key)
+    grid = np.linspace(-2, 1, 3001)
+    small = [dense(np.asarray(x), g) for g in grid[::50]]
+    best = max(small)
+    assert result.verdict.trusted
+    assert dense(np.asarray(x), float(result.model.log_noise)) > best - 0.01
