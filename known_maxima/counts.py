@@ -60,8 +60,8 @@ def _by_svi(counts: np.ndarray, exact: Exact) -> Rival:
         from numpyro.infer import SVI, Trace_ELBO
 
         def program(x):
-            never = numpyro.param("never", jnp.array(0.0))
-            log_rate = numpyro.param("log_rate", jnp.array(0.0))
+            never = jnp.asarray(numpyro.param("never", jnp.array(0.0)))
+            log_rate = jnp.asarray(numpyro.param("log_rate", jnp.array(0.0)))
             inflated = dist.ZeroInflatedPoisson(jax.nn.sigmoid(never), jnp.exp(log_rate))
             with numpyro.plate("people", len(x)):
                 numpyro.sample("x", inflated, obs=x)
@@ -177,10 +177,10 @@ def _by_guide(data: np.ndarray, exact: Exact) -> Rival:
         from numpyro.infer.autoguide import AutoNormal
 
         def program(x):
-            log_rates = numpyro.param("log_rates", jnp.zeros(x.shape[1]))
-            log_spread = numpyro.param("log_spread", jnp.array(0.0))
+            log_rates = jnp.asarray(numpyro.param("log_rates", jnp.zeros(x.shape[1])))
+            log_spread = jnp.asarray(numpyro.param("log_spread", jnp.array(0.0)))
             with numpyro.plate("patients", len(x)):
-                z = numpyro.sample("z", dist.Normal(0, 1))
+                z = jnp.asarray(numpyro.sample("z", dist.Normal(0, 1)))
                 rates = jnp.exp(log_rates + jnp.exp(log_spread) * z[:, None])
                 numpyro.sample("x", dist.Poisson(rates).to_event(1), obs=x)
 

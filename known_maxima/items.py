@@ -82,10 +82,10 @@ def _by_svi(data: np.ndarray, exact: Exact) -> Rival:
         from numpyro.infer.autoguide import AutoNormal
 
         def program(x):
-            easiness = numpyro.param("easiness", jnp.zeros(x.shape[1]))
-            slopes = numpyro.param("slopes", jnp.ones(x.shape[1]))
+            easiness = jnp.asarray(numpyro.param("easiness", jnp.zeros(x.shape[1])))
+            slopes = jnp.asarray(numpyro.param("slopes", jnp.ones(x.shape[1])))
             with numpyro.plate("people", len(x)):
-                z = numpyro.sample("z", dist.Normal(0, 1))
+                z = jnp.asarray(numpyro.sample("z", dist.Normal(0, 1)))
                 logits = easiness + slopes * z[:, None]
                 numpyro.sample("x", dist.Bernoulli(logits=logits).to_event(1), obs=x)
 

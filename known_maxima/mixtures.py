@@ -112,7 +112,7 @@ def em_of_many(data: np.ndarray, components: int, starts: int) -> float:
             init_params=kind,
             random_state=seed,
         ).fit(scaled)
-        if np.linalg.eigvalsh(em.covariances_).min() > 1e-3:
+        if np.linalg.eigvalsh(np.asarray(em.covariances_)).min() > 1e-3:
             best = max(best, em.score_samples(scaled).sum() - len(data) * np.log(spread).sum())
     return float(best)
 
@@ -368,14 +368,14 @@ def factor_analysers_log_marginal(model: FactorAnalysers, x: Array) -> Array:
 def _iris() -> np.ndarray:
     from sklearn.datasets import load_iris
 
-    return load_iris().data
+    return np.asarray(load_iris(return_X_y=True)[0])
 
 
 @cache
 def _iris_centres() -> np.ndarray:
     from sklearn.cluster import KMeans
 
-    return KMeans(2, n_init=10, random_state=0).fit(_iris()).cluster_centers_
+    return KMeans(2, random_state=0).fit(_iris()).cluster_centers_
 
 
 def iris(seed: int) -> Problem:

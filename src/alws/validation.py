@@ -560,7 +560,9 @@ def check_optimiser(optimiser: Any, model: Any, samples: int, key: Key[Array, ""
     def first_step(parameters: PyTree, key: Array) -> tuple[PyTree, PyTree, PyTree]:
         state = optimiser.init(parameters)
         given = {"model": model, "log_joints": lambda _: jnp.zeros(samples), "key": key}
-        whole = optax.with_extra_args_support(optimiser)
+        whole = optax.with_extra_args_support(
+            optax.GradientTransformation(optimiser.init, optimiser.update)
+        )
         return *whole.update(parameters, state, parameters, **given), state
 
     try:
@@ -690,7 +692,7 @@ def check_log_prior(log_prior: Any, model: Any) -> None:
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(f"`log_prior(model)` must be floating point, got {value.dtype}.")
-    start = float(eqx.filter_jit(log_prior)(model))
+    start = np.asarray(eqx.filter_jit(log_prior)(model)).item()
     if not math.isfinite(start):
         raise ValueError(
             f"`log_prior(model)` must be finite at the start values, got {start}. Check its "

@@ -251,8 +251,8 @@ def _kalman(model: StateSpace, x: PyTree, given: Given) -> Float[Array, " times"
         return m, p, jnp.where(seen, density, 0.0)
 
     def step(carry: tuple, item: tuple) -> tuple[tuple, Array]:
-        x, seen, control = item
-        m, p = move(*carry, control)
+        (m, p), (x, seen, control) = carry, item
+        m, p = move(m, p, control)
         m, p, density = see(m, p, x, seen, control)
         return (m, p), density
 
