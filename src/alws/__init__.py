@@ -10,7 +10,7 @@ from alws import contrib, devices, estimates, features, kernels, likelihoods, re
 from alws.callbacks import EarlyStopping, MetricsFile, Report
 from alws.checkpoint import CheckpointError
 from alws.devices import enable_compilation_cache
-from alws.fit import Prepared, Result, Settings, fit, prepare
+from alws.fit import PAPER, Prepared, Result, Settings, fit, prepare
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, precision
 from alws.natural_units import natural_units
 from alws.numpyro import UnsupportedProgram, from_numpyro
@@ -23,6 +23,7 @@ __version__ = "0.2.0"
 __all__ = [
     "ALWS_A",
     "ALWS_F",
+    "PAPER",
     "Adapt",
     "CheckpointError",
     "Draws",

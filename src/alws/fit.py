@@ -59,7 +59,8 @@ from alws.maximum import (
 from alws.model import AnyModel, Draws, has_likelihood, in_own_precision, precision
 from alws.natural_units import natural_units
 from alws.origin import describe
-from alws.regressions.base import Regression, one_lapack_thread
+from alws.regressions.as_published import AsPublished
+from alws.regressions.base import Recipe, Regression, one_lapack_thread
 from alws.regressions.kernel_ridge import KernelRidge
 from alws.state_space import Given, StateSpace
 from alws.state_space.filters import find_filter
@@ -98,7 +99,8 @@ class Settings:
     """How to run the algorithm; `alws.fit` fills in what is left out to suit the problem.
 
     Arguments:
-        regression: the regression of J; kernel ridge regression on the data as they are by default.
+        regression: the regression of J, or a recipe that makes one for the data; kernel ridge
+            regression on the data as they are by default.
         estimate: how J is written as one: `Natural` if the model gives a likelihood, else `Joint`.
         optimiser: any optax transformation, on θ; by default Adam in natural units, its rate
             falling over the fit's steps.
@@ -113,7 +115,7 @@ class Settings:
     Example: `Settings(sleep_samples=2000, adapt=alws.ALWS_F, optimiser=optax.adam(1e-3))`.
     """
 
-    regression: Regression | None = None
+    regression: Regression | Recipe | None = None
     estimate: Estimate | None = None
     optimiser: optax.GradientTransformation | None = None
     sleep_samples: int = 1000
@@ -122,6 +124,32 @@ class Settings:
     theta_steps: int = 1
     measure_every: int = 50
     devices: Devices = None
+
+
+PAPER = Settings(
+    regression=AsPublished(),
+    optimiser=optax.adam(1e-3),
+    sleep_samples=2000,
+    validation_samples=200,
+    adapt=Adapt(learning_rate=1e-3, clip_norm=math.inf),
+)
+"""The paper's own method, for comparisons with it; `fit` without settings is the better choice.
+
+Kernel ridge regression with the squared exponential kernel, no intercept, no clipping and λ = 0.01
+on the diagonal as it is; γ = (σ, λ, φ) adapted by the held-out error of Ĵ, by Adam at 0.001; θ by
+Adam at a constant 0.001 in its own units. Of the paper's table it has what most rows share. What
+differs from row to row is replaced:
+
+    >>> from dataclasses import replace
+    >>> images = alws.regressions.AsPublished(ridge=0.1, projections=300, batch_norm=True)
+    >>> alws_a = replace(alws.PAPER, regression=images, adapt=alws.ALWS_A)  # σ and φ adapted
+    >>> alws_f = replace(alws.PAPER, regression=images, adapt=alws.ALWS_F)  # γ as it started
+    >>> alws.fit(model, data, key=key, steps=30_000, batch_size=100, settings=alws_a)
+
+Two things differ from the paper's words: one set of sleep samples serves γ's step and θ's (see
+`alws.wake_sleep`), and the held-out error is divided by the variance of what is predicted, which
+changes Adam's steps hardly at all.
+"""
 
 
 def default_features(data: PyTree[Array], key: Key[Array, ""]) -> Features:
@@ -338,7 +366,12 @@ def check_settings(settings: Any) -> None:
     example = "Write `alws.Settings(sleep_samples=500)`."
     instance("settings", settings, Settings, "settings of a fit", example)
     for name, kind, what, remedy in (
-        ("regression", Regression, "a regression", "Use `alws.regressions.KernelRidge(kernel)`."),
+        (
+            "regression",
+            Regression | Recipe,
+            "a regression",
+            "Use `alws.regressions.KernelRidge(kernel)`.",
+        ),
         ("estimate", Estimate, "an estimate", "Use `alws.estimates.Joint()`."),
         ("adapt", Adapt, "what is adapted", "Use `alws.Adapt()` or `alws.ALWS_F`."),
     ):
@@ -368,7 +401,9 @@ def _resolve(
     """The algorithm with every choice made that the settings left open."""
     estimate = settings.estimate or default_estimate(model)
     regression = settings.regression
-    if regression is None and estimate.regresses:
+    if isinstance(regression, Recipe):
+        regression = regression.make(data, key)
+    elif regression is None and estimate.regresses:
         regression = default_regression(data, key)
     return WakeSleep(
         regression,
@@ -819,7 +854,8 @@ def _record(
 ) -> dict[str, np.ndarray]:
     """The history with one more row, fetched from the device."""
     seen = {**info._asdict(), **info.diagnostics, **state.counts._asdict()}
-    row = {"step": step, **jax.device_get({name: seen[name] for name in list(history)[1:]})}
+    row = jax.device_get({name: seen[name] for name in history if name != "step"})
+    row["step"] = step
     return {name: np.append(values, float(row[name])) for name, values in history.items()}
 
 

@@ -15,6 +15,7 @@ regression there is no γ, and 2 falls away.
 `init` and `step` are pure. A step on θ or γ that is not finite leaves it as it was and is counted.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -58,6 +59,7 @@ class Adapt:
         after: the step of θ from which on γ moves.
         every: γ takes a step at each so many of θ's.
         learning_rate: that of Adam on γ.
+        clip_norm: γ's gradient is scaled down to this norm where it is longer; infinite for none.
         criterion: "objective", the paper's held-out error of Ĵ, or "gradient", that of Ĵ's gradient
             in θ along random directions (see `held_out_error`).
         directions: how many of these.
@@ -71,6 +73,7 @@ class Adapt:
     after: int = 0
     every: int = 1
     learning_rate: float = 0.01
+    clip_norm: float = 1.0
     criterion: str = "objective"
     directions: int = 1
 
@@ -80,6 +83,8 @@ class Adapt:
         at_least("after", self.after, 0)
         at_least("every", self.every, 1)
         positive("learning_rate", self.learning_rate, " 0.01 is usual.")
+        if self.clip_norm != math.inf:
+            positive("clip_norm", self.clip_norm, " `math.inf` leaves gradients as they are.")
         one_of("criterion", self.criterion, CRITERIA)
         at_least("directions", self.directions, 1)
 
@@ -103,14 +108,17 @@ class Adapt:
     @property
     def optimiser(self) -> optax.GradientTransformation:
         """Adam on γ."""
-        return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(self.learning_rate))
+        adam = optax.adam(self.learning_rate)
+        if self.clip_norm == math.inf:
+            return adam
+        return optax.chain(optax.clip_by_global_norm(self.clip_norm), adam)
 
 
 ALWS_F = Adapt(bandwidth=False, ridge=False, features=False)
 """The paper's ALWS-F: γ fixed at its start values."""
 
-ALWS_A = Adapt(ridge=False)
-"""The paper's ALWS-A for images: σ and φ adapted, λ fixed."""
+ALWS_A = Adapt(ridge=False, learning_rate=1e-3, clip_norm=math.inf)
+"""The paper's ALWS-A for images: σ and φ adapted at the table's rate, λ fixed."""
 
 
 class Counts(NamedTuple):

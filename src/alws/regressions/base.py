@@ -12,7 +12,7 @@ matrices, which use every core where LAPACK's own routines are held to one: with
 step of `benchmarks/step.py` takes 1.4 times as long.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
@@ -21,7 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import scipy.linalg  # noqa: F401  (its LAPACK is the one JAX calls; load it to find its threads)
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from threadpoolctl import threadpool_limits
 
 from alws.devices import by_itself
@@ -108,6 +108,17 @@ class Regression(eqx.Module):
     def ridges(self) -> list[Any]:
         """The leaves that `Adapt(ridge=True)` adapts. All others count as weights of features."""
         return []
+
+
+class Recipe(ABC):
+    """How to make a regression for the data of a fit; `alws.Settings` takes one in its place.
+
+    It holds no arrays, so that settings can be written down before there are data or devices.
+    """
+
+    @abstractmethod
+    def make(self, data: PyTree[Array], key: Key[Array, ""]) -> Regression:
+        """The regression for these data; random numbers, if any, depend on the fit's key."""
 
 
 class KernelSmoother(Smoother):
