@@ -25,7 +25,7 @@ MODELS = {
 
 def reaches_the_maximum(regression):
     problem = PROBLEMS["beta_bernoulli"](jax.random.key(0))
-    settings = alws.Settings(regression, sleep_samples=400, adapt=alws.ALWS_A)
+    settings = alws.Settings(regression, sleep_samples=400, adapt=alws.Adapt(ridge=False))
     result = alws.fit(
         problem.start, problem.data, key=jax.random.key(1), steps=400, settings=settings
     )
@@ -65,7 +65,9 @@ def test_adaptation_moves_the_bandwidth_and_lowers_the_held_out_error(name):
     start = MODELS[name]
     model = Line(2 * jnp.ones(4))
     sleep, held_out = (alws.draw(model, jax.random.key(i), 300)[0] for i in (7, 8))
-    settings = alws.Settings(start, optimiser=optax.sgd(0.0), sleep_samples=200, adapt=alws.ALWS_A)
+    settings = alws.Settings(
+        start, optimiser=optax.sgd(0.0), sleep_samples=200, adapt=alws.Adapt(ridge=False)
+    )
     gamma = alws.fit(model, sleep.x, key=jax.random.key(0), steps=60, settings=settings).regression
     first = start.initialise(sleep.x)
     assert gamma.log_ridge == first.log_ridge
