@@ -183,7 +183,7 @@ def split(kind):
         ),
         (
             ValueError,
-            r"of 20, 2 do not, the first of them at index 3: \[-1\. +1\.\]",
+            r"of 20 observations 2 do not, the first of them at index 3: \[-1\. +1\.\]",
             {"model": POSITIVE, "data": np.where(np.arange(40) % 20 == 6, -1.0, 1).reshape(20, 2)},
         ),
         (ValueError, r"same length .* got lengths \[1, 2\]", {"data": [[1.0], [1.0, 2.0]]}),

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -22,8 +23,17 @@ def run(*blocks):
 
 def test_quickstart():
     found = run(BLOCKS[0])
-    assert found["result"].steps == 3
-    assert found["result"].diagnostics["refused_steps"] == 0
+    result = found["result"]
+    assert result.verdict.trusted
+    means, shares = result.model.means, jax.nn.softmax(result.model.logits)
+
+    def density(x):
+        z = (x[:, None] - np.asarray(means)) ** 2
+        return np.log((np.asarray(shares) * np.exp(-z / 2)).sum(axis=1) / np.sqrt(2 * np.pi))
+
+    exact = density(np.asarray(found["data"])).sum()
+    np.testing.assert_allclose(result.log_likelihood, exact, atol=0.01)
+    assert repr(result).endswith("within 0.01 nats of a maximum")
 
 
 def test_every_number_of_steps_is_shortened():
@@ -37,6 +47,7 @@ def test_every_block():
     assert found["cluster"].shape == (200, 2)
     assert found["mode"].shape == (20, 2)
     assert np.isfinite(found["held_out"]).all()
+    assert found["by_regression"].steps == 3
     assert set(found["by_numpyro"].model.parameters()) == {"means"}
     walk = found["Walk"](found["jnp"].zeros(()), 10)
     draws, _ = alws.draw(walk, found["key"], 16)

@@ -90,20 +90,21 @@ def test_a_simulator_that_overflows_is_counted_and_the_fit_goes_on(key):
     assert 20 < replaced < 180
     settings = Settings(steps=2, sleep_samples=100)
     data = jnp.asarray(blowfly_counts()[:60] / 8921, jnp.float32)
-    result = alws.fit(
-        model,
-        data[None],
-        key=key,
-        steps=2,
-        settings=alws.Settings(
-            regression=alws.regressions.LinearReadout(
-                alws.features.Network(summaries(data)), ridge=0.5
+    with pytest.warns(RuntimeWarning, match="copies of finite ones took their places"):
+        result = alws.fit(
+            model,
+            data[None],
+            key=key,
+            steps=2,
+            settings=alws.Settings(
+                regression=alws.regressions.LinearReadout(
+                    alws.features.Network(summaries(data)), ridge=0.5
+                ),
+                sleep_samples=settings.sleep_samples,
+                validation_samples=20,
+                adapt=alws.ALWS_F,
             ),
-            sleep_samples=settings.sleep_samples,
-            validation_samples=20,
-            adapt=alws.ALWS_F,
-        ),
-    )
+        )
     assert result.diagnostics["replaced_draws"] > 20
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.model))
 

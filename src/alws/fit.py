@@ -351,8 +351,7 @@ def prepare(
     with using(mesh):
         draws = check_log_joint(placed, placed_key, settings.sleep_samples, placed_condition)
         check_varied(placed, draws, placed_key, placed_condition)
-    check_discrete(device_get(draws, mesh), data)
-    with using(mesh):
+        check_discrete(draws, data)
         first = eqx.filter_jit(lambda model, draws: on_every_device(algorithm.init(model, draws)))
         state = first(placed, draws)
         if state.regression is not None:
@@ -448,7 +447,7 @@ def loop(
     return state
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result(Generic[Model]):
     """A fitted model with everything that says how it came about.
 
@@ -484,6 +483,16 @@ class Result(Generic[Model]):
         Example: `print(result.verdict)`.
         """
         return self.judge()
+
+    def __repr__(self) -> str:
+        known = "verdict" in vars(self)
+        said = [self.method]
+        if math.isfinite(self.log_likelihood):
+            height = f"log likelihood {self.log_likelihood:.2f}"
+            noisy = self.log_likelihood_error >= 0.005
+            said.append(f"{height} ± {self.log_likelihood_error:.2g}" if noisy else height)
+        said.append(str(self.verdict) if known else "not judged yet: ask for `result.verdict`")
+        return f"{type(self.model).__name__} fitted by {'; '.join(said)}"
 
 
 NOT_JUDGED = Verdict(0.0, math.inf, False, "nothing was kept to judge it by")

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Key, PyTree
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint, real
 
-from alws.devices import ADDRESS, by_blocks, fingerprint, memory
+from alws.devices import ADDRESS, by_blocks, fingerprint, memory, on_every_device
 from alws.model import (
     Density,
     Draws,
@@ -258,7 +258,8 @@ def cast(values: np.ndarray, dtype: Any, name: str) -> Array:
         low, high = float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
     else:
         raise ValueError(f"`{name}` cannot be compared with what the model draws, {dtype}.")
-    bad = np.argwhere((values < low) | (values > high))
+    wide = values if values.dtype.kind in "iub" else values.astype(np.longdouble)
+    bad = np.argwhere((wide < low) | (wide > high))
     if bad.size:
         first = tuple(bad[0])
         raise ValueError(
@@ -448,7 +449,8 @@ MORE_DRAWS = 1000
 
 @jax.jit
 def _all_same(x: PyTree[Array]) -> Bool[Array, ""]:
-    return jnp.stack([(leaf == leaf[:1]).all() for leaf in jax.tree.leaves(x)]).all()
+    same = jnp.stack([(leaf == leaf[:1]).all() for leaf in jax.tree.leaves(x)]).all()
+    return on_every_device(same)
 
 
 def check_discrete(draws: Draws, data: PyTree[Array], name: str = "data") -> None:
@@ -491,7 +493,7 @@ def _kinds_of_entries(drawn: Array) -> tuple[Array, Array]:
     binary = ((drawn == 0) | (drawn == 1)).all(axis=0)
     # Counts with as many ones would have some n₁²/2N twos; none of 10 is too few for chance.
     certain = drawn.sum(axis=0) ** 2 > 20 * drawn.shape[0]
-    return whole & varied, binary & varied & certain
+    return on_every_device((whole & varied, binary & varied & certain))
 
 
 def check_cost(regression: Any, samples: int) -> None:

@@ -130,5 +130,5 @@ def test_an_indefinite_kernel_of_the_user_does_not_give_nan(key):
 
 @pytest.mark.parametrize("ridge", [0.0, -0.1, float("nan")])
 def test_ridge_must_be_positive(ridge):
-    with pytest.raises(ValueError, match=f"`ridge` must be positive, got {ridge}"):
+    with pytest.raises(ValueError, match=f"must be positive, one finite number; got {ridge}"):
         KernelRidge(SquaredExponential(), ridge=ridge)

@@ -189,7 +189,7 @@ def test_coinciding_points_raise_the_ridge_and_never_give_nan(selection):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"ridge": 0.0}, "`ridge` must be positive, got 0.0"),
+        ({"ridge": 0.0}, "`ridge` must be positive, one finite number; got 0.0"),
         ({"inducing": 0}, "`inducing` must be a whole number of at least 1, got 0"),
         ({"selection": "best"}, "`selection` must be one of 'uniform', .*, got 'best'"),
     ],

@@ -350,7 +350,7 @@ def test_a_parameter_that_does_nothing_is_named(fitted, key):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"information": "fisher"}, '"observed" or "expected", got \'fisher\''),
+        ({"information": "fisher"}, 'one of "observed", "expected", got \'fisher\''),
         ({"phases": 2}, "`phases` must be a whole number of at least 3"),
         ({"sleep_samples": 1}, "`sleep_samples` must be a whole number of at least 10"),
         ({"conditions": jnp.zeros(3)}, "one entry for each observation, 400"),

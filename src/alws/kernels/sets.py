@@ -103,8 +103,9 @@ class Pairwise(Kernel):
 
     def evaluate(self, a: PyTree[Array], b: PyTree[Array]) -> Float[Array, "n m"]:
         values = jax.vmap(lambda x: jax.vmap(lambda y: self.function(x, y))(b))(a)
-        if getattr(values, "ndim", None) != 2:
-            got = f"shape {values.shape[2:]}" if hasattr(values, "shape") else type(values).__name__
+        if not isinstance(values, jax.Array) or values.ndim != 2:
+            array = isinstance(values, jax.Array)
+            got = f"shape {values.shape[2:]}" if array else type(values).__name__
             raise ValueError(
                 "the function of a `Pairwise` kernel must return a scalar for two observations, "
                 f"got {got}. Sum over the entries."

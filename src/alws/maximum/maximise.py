@@ -139,6 +139,8 @@ class Climber:
         self.size, self.total = len(first), self.copies.sum()
         self.rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
         self.latents: Latents | None = None
+        self.metric: dict[str, Metric] = {}
+        self.whole: np.ndarray | None = None
         self.room, self.least, self.last, self.at = 0, np.zeros(self.p), np.inf, Standing()
 
         def draw(theta: Array, keys: Array, conditions: PyTree) -> tuple:
@@ -190,12 +192,12 @@ class Climber:
         arrays["moves"] = np.stack([s for s, _ in at.pairs]) if at.pairs else empty
         arrays["turns"] = np.stack([y for _, y in at.pairs]) if at.pairs else empty
         numbers = {
-            "at": {n: v for n, v in at._asdict().items() if n != "pairs"},
+            "at": {n: _plain(v) for n, v in at._asdict().items() if n != "pairs"},
             "last": float(self.last),
             "room": self.room,
             "points": self.points,
             "style": self.style,
-            "styled": self.styled,
+            "styled": bool(self.styled),
             "sets": self.sets,
             "newton": self.newton,
             "random": self.rng.bit_generator.state,
@@ -388,7 +390,7 @@ class Climber:
             self.observed = shrunk
         # What the data stop telling of a parameter is forgotten slowly, or it would run away.
         self.least = np.maximum(np.diag(whole), 0.1 * self.least) + 1e-200
-        self.metric: dict[str, Metric] = {
+        self.metric = {
             "observed": metric(shrunk, 1e-6 * self.least, 1e-8),
             "complete": metric(whole, self.least, 1e-4),
         }
@@ -419,7 +421,7 @@ class Climber:
             seen = Round(self.at.number, self.at.log_likelihood, self.fitted())
             if watch is not None and watch(seen) and not self.at.ended:
                 self.at = self.at._replace(ended="it was stopped")
-        if not hasattr(self, "metric") and self.latents is not None:
+        if not self.metric and self.latents is not None:
             self.look_again()
         return self.conclude("" if self.at.ended == DONE else self.at.ended)
 
@@ -445,7 +447,7 @@ class Climber:
             why = "some data have no density under the model, or its gradient is not finite"
             self.at = at._replace(ended=why)
             return
-        if self.p <= MANY or at.stage == "em" or at.number % 4 == 1 or not hasattr(self, "metric"):
+        if self.p <= MANY or at.stage == "em" or at.number % 4 == 1 or not self.metric:
             self.measure()
         if self.late() or at.number > ROUNDS:
             self.at = at._replace(ended="time is up")
@@ -607,7 +609,7 @@ class Climber:
     def conclude(self, why: str) -> Found:
         """What was reached, with the nats still to be gained."""
         f = self.at.log_likelihood
-        if not hasattr(self, "metric") or not np.isfinite(f):
+        if not self.metric or not np.isfinite(f):
             verdict = Verdict(0.0, np.inf, False, why)
             each = np.full(len(self.inverse), np.nan)
             return Found(
@@ -719,6 +721,10 @@ def _distinct(tree: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         flat_rows(tree), axis=0, return_index=True, return_inverse=True, return_counts=True
     )
     return first, inverse.ravel(), counts.astype(float)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _floating(a: Any) -> Array:

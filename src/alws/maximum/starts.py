@@ -134,7 +134,7 @@ def _height(found: Found) -> float:
 
 def _units(climber: Climber) -> np.ndarray:
     """The standard deviation of each parameter as one complete observation leaves it."""
-    if not hasattr(climber, "whole"):
+    if climber.whole is None:
         return np.ones(climber.p)
     information = np.diag(climber.whole) / climber.total
     return np.where(information > 0, 1 / np.sqrt(np.maximum(information, 1e-300)), 1.0)

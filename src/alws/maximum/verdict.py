@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+LEAST_SAID = 0.01
+"""Nats below which nobody needs to know how many exactly."""
+
 
 class Verdict(NamedTuple):
     """The log likelihood still to be gained over all data: an estimate and a bound, in nats.
@@ -20,6 +23,8 @@ class Verdict(NamedTuple):
     def __str__(self) -> str:
         if self.why:
             return f"cannot tell, because {self.why}"
+        if self.trusted and self.most < LEAST_SAID:
+            return f"within {LEAST_SAID} nats of a maximum"
         if self.trusted:
             return f"within {self.left:.2g} nats of a maximum (at most {self.most:.2g})"
         return f"not at a maximum: {self.left:.2g} to {self.most:.2g} nats are left"
