@@ -11,6 +11,7 @@ from alws.callbacks import EarlyStopping, MetricsFile, Report
 from alws.checkpoint import CheckpointError
 from alws.devices import enable_compilation_cache
 from alws.fit import PAPER, Prepared, Result, Settings, fit, prepare
+from alws.groups import Rows, groups
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, precision
 from alws.natural_units import natural_units
 from alws.numpyro import UnsupportedProgram, from_numpyro
@@ -35,6 +36,7 @@ __all__ = [
     "Prepared",
     "Report",
     "Result",
+    "Rows",
     "Settings",
     "StateSpace",
     "UnsupportedProgram",
@@ -47,6 +49,7 @@ __all__ = [
     "features",
     "fit",
     "from_numpyro",
+    "groups",
     "kernels",
     "likelihoods",
     "log_joint",

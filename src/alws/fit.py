@@ -78,6 +78,7 @@ from alws.validation import (
     check_simulator,
     check_support,
     check_varied,
+    draws_of_each,
     instance,
     match_conditions,
     match_data,
@@ -340,7 +341,7 @@ def prepare(
         )
     condition = jax.tree.map(lambda c: c[0], conditions)
     data = match_data(model, data, key, condition)
-    check_support(model, data, key, condition)
+    check_support(model, data, key, condition, conditions=conditions)
     check_simulator(model, key, condition)
     check_log_prior(log_prior, model)
     algorithm = _resolve(settings, model, data, size, steps, log_prior, key)
@@ -351,11 +352,14 @@ def prepare(
     with using(mesh):
         draws = check_log_joint(placed, placed_key, settings.sleep_samples, placed_condition)
         check_varied(placed, draws, placed_key, placed_condition)
-        check_discrete(draws, data)
+        if conditions is None:
+            check_discrete(draws, data)
         first = eqx.filter_jit(lambda model, draws: on_every_device(algorithm.init(model, draws)))
         state = first(placed, draws)
         if state.regression is not None:
             follow(state.regression, state.model).check(draws.x)
+    if conditions is not None:
+        check_discrete(draws_of_each(model, conditions, key, settings.sleep_samples), data)
     problem = Problem(data, conditions, draws, size, batch_size)
     return Prepared(algorithm, state, problem, key, mesh)
 

@@ -5,7 +5,9 @@ sufficient statistics s(x) as a pytree of the same shapes, and log Z as a tuple 
 terms that do not depend on z (the precision of a Gaussian whose noise is a parameter) are found by
 the library and need no regression.
 
-Arrays may have any shape; the entries of x are independent given z.
+Arrays may have any shape; the entries of x are independent given z. With a `mask` only the entries
+where it is true are there: the others are 0 in every draw and count nothing, whatever they hold in
+the data (rows of groups of unequal length, see `alws.groups`).
 """
 
 from abc import abstractmethod
@@ -76,8 +78,32 @@ def _sum_to(array: Array, shape: tuple[int, ...]) -> Array:
     return array.sum(axis=axes).reshape(shape)
 
 
-def _positive(x: Array) -> Bool[Array, ""]:
-    return jnp.all((x > 0) & jnp.isfinite(x))
+def _mask(mask: ArrayLike | None, shape: tuple[int, ...]) -> Bool[Array, "*shape"] | None:
+    """A mask of the shape of x, or None where all entries are there."""
+    if mask is None:
+        return None
+    mask = jnp.asarray(mask)
+    if mask.dtype != bool or not _broadcasts(mask.shape, shape):
+        raise ValueError(
+            f"`mask` must be booleans that broadcast to the shape of x, {shape}; got {mask.dtype} "
+            f"of shape {mask.shape}. Write `mask=rows.observed`."
+        )
+    return jnp.broadcast_to(mask, shape)
+
+
+def _kept(mask: Array | None, array: Array, other: ArrayLike = 0) -> Array:
+    """The array where the mask is true, another number elsewhere."""
+    return array if mask is None else jnp.where(mask, array, other)
+
+
+def _all(mask: Array | None, good: Array) -> Bool[Array, ""]:
+    """Whether all entries that there are, are good."""
+    return jnp.all(good if mask is None else good | ~mask)
+
+
+def _number(mask: Array | None, shape: tuple[int, ...], dtype: Any) -> Array:
+    """1 for every entry that is there."""
+    return jnp.ones(shape, dtype) if mask is None else mask.astype(dtype)
 
 
 class Gaussian(Likelihood):
@@ -91,8 +117,9 @@ class Gaussian(Likelihood):
 
     mean: Float[Array, "*shape"]
     scale: Float[Array, "*broadcastable"]
+    mask: Bool[Array, "*shape"] | None
 
-    def __init__(self, mean: ArrayLike, scale: ArrayLike):
+    def __init__(self, mean: ArrayLike, scale: ArrayLike, mask: ArrayLike | None = None):
         self.mean = floating("mean", mean)
         self.scale = floating("scale", scale).astype(self.mean.dtype)
         if not _broadcasts(self.scale.shape, self.mean.shape):
@@ -100,25 +127,34 @@ class Gaussian(Likelihood):
                 f"`scale` must broadcast to the shape of `mean`, {self.mean.shape}; got "
                 f"{self.scale.shape}. Give a scalar or one value for each entry of x."
             )
+        self.mask = _mask(mask, self.mean.shape)
 
     def sample(self, key: Key[Array, ""]) -> Float[Array, "*shape"]:
         noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
-        return self.mean + self.scale * noise
+        return _kept(self.mask, self.mean + self.scale * noise)
 
     def natural_parameters(self) -> tuple[Array, Array]:
         precision = 1 / self.scale**2
-        return self.mean * precision, -precision / 2
+        return _kept(self.mask, self.mean * precision), -precision / 2
 
     def sufficient_statistics(self, x: Float[Array, "*shape"]) -> tuple[Array, Array]:
+        x = _kept(self.mask, x)
         return x, _sum_to(x**2, self.scale.shape)
 
+    def in_support(self, x: Array) -> Bool[Array, ""]:
+        """Finite numbers."""
+        return _all(self.mask, jnp.isfinite(x))
+
     def log_normaliser(self) -> tuple[Array, Array]:
-        copies = self.mean.size // max(self.scale.size, 1)
-        squares = _sum_to(self.mean * self.mean, self.scale.shape)
-        return jnp.sum(squares / self.scale**2) / 2, copies * jnp.sum(jnp.log(self.scale))
+        squares = _sum_to(_kept(self.mask, self.mean * self.mean), self.scale.shape)
+        copies = _sum_to(self._there(), self.scale.shape)
+        return jnp.sum(squares / self.scale**2) / 2, jnp.sum(copies * jnp.log(self.scale))
 
     def log_base(self, x: Float[Array, "*shape"]) -> Float[Array, ""]:
-        return jnp.asarray(-0.5 * jnp.log(2 * jnp.pi) * self.mean.size, self.mean.dtype)
+        return -0.5 * jnp.log(2 * jnp.pi).astype(self.mean.dtype) * self._there().sum()
+
+    def _there(self) -> Array:
+        return _number(self.mask, self.mean.shape, self.mean.dtype)
 
 
 class LogNormal(Likelihood):
@@ -129,27 +165,30 @@ class LogNormal(Likelihood):
 
     log: Gaussian
 
-    def __init__(self, location: ArrayLike, scale: ArrayLike):
-        self.log = Gaussian(location, scale)
+    def __init__(self, location: ArrayLike, scale: ArrayLike, mask: ArrayLike | None = None):
+        self.log = Gaussian(location, scale, mask)
 
     def sample(self, key: Key[Array, ""]) -> Array:
-        return jnp.exp(self.log.sample(key))
+        return _kept(self.log.mask, jnp.exp(self.log.sample(key)))
 
     def natural_parameters(self) -> tuple[Array, Array]:
         return self.log.natural_parameters()
 
     def sufficient_statistics(self, x: Array) -> tuple[Array, Array]:
-        return self.log.sufficient_statistics(jnp.log(x))
+        return self.log.sufficient_statistics(self._log(x))
 
     def in_support(self, x: Array) -> Bool[Array, ""]:
         """Positive and finite numbers."""
-        return _positive(x)
+        return _all(self.log.mask, (x > 0) & jnp.isfinite(x))
 
     def log_normaliser(self) -> tuple[Array, Array]:
         return self.log.log_normaliser()
 
     def log_base(self, x: Array) -> Float[Array, ""]:
-        return self.log.log_base(x) - jnp.sum(jnp.log(x))
+        return self.log.log_base(x) - jnp.sum(self._log(x))
+
+    def _log(self, x: Array) -> Array:
+        return jnp.log(_kept(self.log.mask, x, 1))
 
 
 class Bernoulli(Likelihood):
@@ -159,29 +198,78 @@ class Bernoulli(Likelihood):
     """
 
     logits: Float[Array, "*shape"]
+    mask: Bool[Array, "*shape"] | None
 
-    def __init__(self, logits: ArrayLike):
+    def __init__(self, logits: ArrayLike, mask: ArrayLike | None = None):
         self.logits = floating("logits", logits)
+        self.mask = _mask(mask, self.logits.shape)
 
     def sample(self, key: Key[Array, ""]) -> Float[Array, "*shape"]:
         x = jax.random.bernoulli(key, jax.nn.sigmoid(self.logits))
-        return x.astype(self.logits.dtype)
+        return _kept(self.mask, x.astype(self.logits.dtype))
 
     def natural_parameters(self) -> Array:
-        return self.logits
+        return _kept(self.mask, self.logits)
 
     def sufficient_statistics(self, x: Array) -> Array:
-        return jnp.asarray(x, self.logits.dtype)
+        return _kept(self.mask, jnp.asarray(x, self.logits.dtype))
 
     def in_support(self, x: Array) -> Bool[Array, ""]:
         """0 and 1."""
-        return jnp.all((x == 0) | (x == 1))
+        return _all(self.mask, (x == 0) | (x == 1))
 
     def log_normaliser(self) -> tuple[Array]:
-        return (jnp.sum(jax.nn.softplus(self.logits)),)
+        return (jnp.sum(_kept(self.mask, jax.nn.softplus(self.logits))),)
 
     def log_base(self, x: Array) -> Float[Array, ""]:
         return jnp.zeros((), self.logits.dtype)
+
+
+class Binomial(Likelihood):
+    """x of n with P = sigmoid(logits); η = logits, s = x, log Z = Σ n softplus(logits).
+
+    `trials` = n are whole numbers, known: one for all entries or one for each.
+
+    Example: `Binomial(rows["size"], self.intercept + self.spread * z, mask=rows.observed)`.
+    """
+
+    trials: Float[Array, "*shape"]
+    logits: Float[Array, "*shape"]
+    mask: Bool[Array, "*shape"] | None
+
+    def __init__(self, trials: ArrayLike, logits: ArrayLike, mask: ArrayLike | None = None):
+        self.logits = floating("logits", logits)
+        trials = floating("trials", trials).astype(self.logits.dtype)
+        if not _broadcasts(trials.shape, self.logits.shape):
+            raise ValueError(
+                f"`trials` must broadcast to the shape of `logits`, {self.logits.shape}; got "
+                f"{trials.shape}. Give a scalar or one number for each entry of x."
+            )
+        self.trials = jnp.broadcast_to(trials, self.logits.shape)
+        self.mask = _mask(mask, self.logits.shape)
+
+    def sample(self, key: Key[Array, ""]) -> Float[Array, "*shape"]:
+        chance = jax.nn.sigmoid(self.logits)
+        x = jax.random.binomial(key, self.trials, chance, self.logits.shape)
+        return _kept(self.mask, x.astype(self.logits.dtype))
+
+    def natural_parameters(self) -> Array:
+        return _kept(self.mask, self.logits)
+
+    def sufficient_statistics(self, x: Array) -> Array:
+        return _kept(self.mask, jnp.asarray(x, self.logits.dtype))
+
+    def in_support(self, x: Array) -> Bool[Array, ""]:
+        """Whole numbers from 0 to n."""
+        return _all(self.mask, (x >= 0) & (x <= self.trials) & (x == jnp.round(x)))
+
+    def log_normaliser(self) -> tuple[Array]:
+        return (jnp.sum(_kept(self.mask, self.trials * jax.nn.softplus(self.logits))),)
+
+    def log_base(self, x: Array) -> Float[Array, ""]:
+        n, x = self.trials, jnp.asarray(x, self.logits.dtype)
+        ways = gammaln(n + 1) - gammaln(x + 1) - gammaln(n - x + 1)
+        return jnp.sum(_kept(self.mask, ways))
 
 
 class Categorical(Likelihood):
@@ -191,33 +279,39 @@ class Categorical(Likelihood):
     """
 
     logits: Float[Array, "*shape classes"]
+    mask: Bool[Array, "*shape"] | None
 
-    def __init__(self, logits: ArrayLike):
+    def __init__(self, logits: ArrayLike, mask: ArrayLike | None = None):
         self.logits = floating("logits", logits)
         if self.logits.ndim == 0:
             raise ValueError(
                 "`logits` must have one entry for each class along its last axis, got a scalar. "
                 "With two classes use `Bernoulli(logits)`."
             )
+        self.mask = _mask(mask, self.logits.shape[:-1])
 
     def sample(self, key: Key[Array, ""]) -> Int[Array, "*shape"]:
-        return jax.random.categorical(key, self.logits)
+        return _kept(self.mask, jax.random.categorical(key, self.logits))
 
     def natural_parameters(self) -> Array:
-        return self.logits
+        return self._kept(self.logits)
 
     def sufficient_statistics(self, x: Array) -> Array:
-        return jax.nn.one_hot(x, self.logits.shape[-1], dtype=self.logits.dtype)
+        return self._kept(jax.nn.one_hot(x, self.logits.shape[-1], dtype=self.logits.dtype))
 
     def in_support(self, x: Array) -> Bool[Array, ""]:
         """Whole numbers from 0 to K − 1."""
-        return jnp.all((x >= 0) & (x < self.logits.shape[-1]) & (x == jnp.round(x)))
+        inside = (x >= 0) & (x < self.logits.shape[-1])
+        return _all(self.mask, inside & (x == jnp.round(x)))
 
     def log_normaliser(self) -> tuple[Array]:
-        return (jnp.sum(jax.nn.logsumexp(self.logits, axis=-1)),)
+        return (jnp.sum(_kept(self.mask, jax.nn.logsumexp(self.logits, axis=-1))),)
 
     def log_base(self, x: Array) -> Float[Array, ""]:
         return jnp.zeros((), self.logits.dtype)
+
+    def _kept(self, array: Array) -> Array:
+        return array if self.mask is None else jnp.where(self.mask[..., None], array, 0)
 
 
 class Poisson(Likelihood):
@@ -227,29 +321,31 @@ class Poisson(Likelihood):
     """
 
     log_rate: Float[Array, "*shape"]
+    mask: Bool[Array, "*shape"] | None
 
-    def __init__(self, log_rate: ArrayLike):
+    def __init__(self, log_rate: ArrayLike, mask: ArrayLike | None = None):
         self.log_rate = floating("log_rate", log_rate)
+        self.mask = _mask(mask, self.log_rate.shape)
 
     def sample(self, key: Key[Array, ""]) -> Float[Array, "*shape"]:
         counts = jax.random.poisson(key, jnp.exp(self.log_rate))
-        return counts.astype(self.log_rate.dtype)
+        return _kept(self.mask, counts.astype(self.log_rate.dtype))
 
     def natural_parameters(self) -> Array:
-        return self.log_rate
+        return _kept(self.mask, self.log_rate)
 
     def sufficient_statistics(self, x: Array) -> Array:
-        return jnp.asarray(x, self.log_rate.dtype)
+        return _kept(self.mask, jnp.asarray(x, self.log_rate.dtype))
 
     def in_support(self, x: Array) -> Bool[Array, ""]:
         """Whole numbers from 0 on."""
-        return jnp.all((x >= 0) & (x == jnp.round(x)))
+        return _all(self.mask, (x >= 0) & (x == jnp.round(x)))
 
     def log_normaliser(self) -> tuple[Array]:
-        return (jnp.sum(jnp.exp(self.log_rate)),)
+        return (jnp.sum(_kept(self.mask, jnp.exp(self.log_rate))),)
 
     def log_base(self, x: Array) -> Float[Array, ""]:
-        return -jnp.sum(gammaln(jnp.asarray(x, self.log_rate.dtype) + 1))
+        return -jnp.sum(gammaln(self.sufficient_statistics(x) + 1))
 
 
 class Gamma(Likelihood):
@@ -260,8 +356,9 @@ class Gamma(Likelihood):
 
     concentration: Float[Array, "*shape"]
     rate: Float[Array, "*shape"]
+    mask: Bool[Array, "*shape"] | None
 
-    def __init__(self, concentration: ArrayLike, rate: ArrayLike):
+    def __init__(self, concentration: ArrayLike, rate: ArrayLike, mask: ArrayLike | None = None):
         given = floating("concentration", concentration), floating("rate", rate)
         try:
             self.concentration, self.rate = jnp.broadcast_arrays(*given)
@@ -270,30 +367,31 @@ class Gamma(Likelihood):
                 f"`rate` must broadcast with `concentration`, {given[0].shape}; got "
                 f"{given[1].shape}. Give a scalar or one value for each entry of x."
             ) from error
+        self.mask = _mask(mask, self.concentration.shape)
 
     def sample(self, key: Key[Array, ""]) -> Float[Array, "*shape"]:
         log_unit = jax.random.loggamma(key, self.concentration)
         tiny = jnp.finfo(log_unit.dtype).tiny
-        return jnp.maximum(jnp.exp(log_unit) / self.rate, tiny)
+        return _kept(self.mask, jnp.maximum(jnp.exp(log_unit) / self.rate, tiny))
 
     def natural_parameters(self) -> tuple[Array, Array]:
-        return self.concentration, -self.rate
+        return _kept(self.mask, self.concentration), _kept(self.mask, -self.rate)
 
     def sufficient_statistics(self, x: Array) -> tuple[Array, Array]:
-        return jnp.log(x), x
+        return jnp.log(_kept(self.mask, x, 1)), _kept(self.mask, x)
 
     def in_support(self, x: Array) -> Bool[Array, ""]:
         """Positive and finite numbers."""
-        return _positive(x)
+        return _all(self.mask, (x > 0) & jnp.isfinite(x))
 
     def log_normaliser(self) -> tuple[Array, Array]:
         return (
-            jnp.sum(gammaln(self.concentration)),
-            -jnp.sum(self.concentration * jnp.log(self.rate)),
+            jnp.sum(_kept(self.mask, gammaln(self.concentration))),
+            -jnp.sum(_kept(self.mask, self.concentration * jnp.log(self.rate))),
         )
 
     def log_base(self, x: Array) -> Float[Array, ""]:
-        return -jnp.sum(jnp.log(x))
+        return -jnp.sum(jnp.log(_kept(self.mask, x, 1)))
 
 
 class Product(Likelihood):

@@ -378,11 +378,16 @@ def check_support(
     key: Key[Array, ""],
     condition: PyTree | None = None,
     name: str = "data",
+    *,
+    conditions: PyTree | None = None,
 ) -> None:
-    """Refuse observations outside the support of the likelihood, where the model has one."""
+    """Refuse observations outside the support of the likelihood, where the model has one.
+
+    They have one condition for all, or each its own of the `conditions`.
+    """
     if not has_likelihood(model):
         return
-    inside = np.asarray(eqx.filter_jit(_in_support)(model, data, key, condition))
+    inside = np.asarray(eqx.filter_jit(_in_support)(model, data, key, condition, conditions))
     outside = np.flatnonzero(~inside)
     if outside.size:
         first = jax.tree.map(lambda a: np.asarray(a[outside[0]]), data)
@@ -478,6 +483,20 @@ def check_discrete(draws: Draws, data: PyTree[Array], name: str = "data") -> Non
                     f"{what} there, and the data have {observed[first]!s} at index "
                     f"{_index(first)}. Check that the model suits the data, or leave that out."
                 )
+
+
+def draws_of_each(
+    model: Any, conditions: PyTree[Array], key: Key[Array, ""], number: int
+) -> PyTree[Array]:
+    """As many draws under conditions in turn, or under some of them where they are more.
+
+    Example: `check_discrete(draws_of_each(model, conditions, key, 1000), data)`.
+    """
+    size = len(jax.tree.leaves(conditions)[0])
+    turn = np.arange(number) * max(size, number) // number % size
+    keys = jax.random.split(key, number)
+    chosen = jax.tree.map(lambda c: c[turn], conditions)
+    return jax.jit(jax.vmap(lambda k, c: sample(model, k, c)))(keys, chosen)
 
 
 WHOLE_BELOW = 2.0**20
@@ -596,12 +615,21 @@ def _shapes(tree: PyTree) -> tuple:
 
 
 def _in_support(
-    model: Any, data: PyTree[Array], key: Key[Array, ""], condition: PyTree | None
+    model: Any,
+    data: PyTree[Array],
+    key: Key[Array, ""],
+    condition: PyTree | None,
+    conditions: PyTree | None,
 ) -> Bool[Array, " observations"]:
-    """Whether each x has a density, which depends on z and θ by their shapes alone."""
-    args = condition_arguments(condition)
-    likelihood = model.likelihood(model.sample_latent(key, *args), *args)
-    return by_blocks(jax.vmap(likelihood.in_support), data)
+    """Whether each x has a density: of z and θ that depends on their shapes alone."""
+
+    def inside(x: PyTree, condition: PyTree | None) -> Bool[Array, ""]:
+        args = condition_arguments(condition)
+        return model.likelihood(model.sample_latent(key, *args), *args).in_support(x)
+
+    if conditions is None:
+        return by_blocks(jax.vmap(lambda x: inside(x, condition)), data)
+    return by_blocks(jax.vmap(lambda pair: inside(*pair)), (data, conditions))
 
 
 def _first_draws(

@@ -34,6 +34,7 @@ from alws.validation import (
     check_simulator,
     check_support,
     check_targets,
+    draws_of_each,
     function,
     match_conditions,
     match_data,
@@ -92,11 +93,13 @@ def posterior_mode(
     conditions = match_conditions(conditions, size)
     first = jax.tree.map(lambda c: c[0], conditions)
     x = match_data(model, x, key, first, "x")
-    check_support(model, x, key, first, "x")
+    check_support(model, x, key, first, "x", conditions=conditions)
     latent = jax.eval_shape(lambda k: sample(model, k, first).z, key)
     refuse_discrete(latent)
     transforms = transforms_of(support, latent)
     draws = check_log_joint(model, key, max(starts, FEWEST_SLEEP_SAMPLES), first)
+    if conditions is not None:
+        draws = draws_of_each(model, conditions, key, FEWEST_SLEEP_SAMPLES)
     check_discrete(draws, x, "x")
     if start is not None:
         start = match_start(start, latent, size)

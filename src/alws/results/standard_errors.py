@@ -114,7 +114,7 @@ def standard_errors(
     conditions = match_conditions(conditions, size)
     first = jax.tree.map(lambda c: c[0], conditions)
     data = match_data(result.model, data, key, first)
-    check_support(result.model, data, key, first)
+    check_support(result.model, data, key, first, conditions=conditions)
     parameters, rest = eqx.partition(result.model, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(parameters)
     observed, log_prior = information == "observed", result.algorithm.log_prior
