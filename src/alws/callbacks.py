@@ -6,6 +6,7 @@ stops the fit.
 
 import json
 import math
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from alws import devices
+from alws.values import at_least, function, number
 
 
 class Report(NamedTuple):
@@ -109,6 +111,13 @@ class EarlyStopping:
     waited: int = field(default=0, init=False)
     recent: list[float] = field(default_factory=list, init=False)
 
+    def __post_init__(self) -> None:
+        at_least("patience", self.patience, 1)
+        at_least("window", self.window, 1)
+        number("least", self.least, "at least 0", lambda least: 0 <= least < math.inf)
+        if self.score is not None:
+            function("score", self.score, "of the model, such as a held-out log likelihood")
+
     def __call__(self, report: Report) -> bool:
         if self.score is None:
             self.recent = [*self.recent, report.metrics["objective"]][-self.window :]
@@ -128,18 +137,30 @@ class MetricsFile:
     """Append every report to a file, one JSON object a line.
 
     `trace(model)`, if given, is a dictionary of numbers that are kept with the metrics. Of many
-    processes, only the first one writes.
+    processes, only the first one writes. A fit that goes on from a checkpoint writes the lines of
+    steps that it does again once: their former ones are taken out, with what was half written.
 
     Example: `fit(..., callbacks=[MetricsFile("run/metrics.jsonl", lambda m: {"mean": m.mean})])`.
     """
 
     def __init__(self, path: str | Path, trace: Callable[[Any], dict[str, Any]] | None = None):
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"`path` must be that of a file, got {path!r:.100}.")
+        if trace is not None:
+            function("trace", trace, "of the model, that gives a dictionary of numbers")
         self.path = Path(path)
+        if self.path.is_dir():
+            raise ValueError(f"`path` must be that of a file, got the folder {path}.")
         self.trace = trace
+        self.last = 0
 
     def line(self, report: Report) -> str:
         """What is kept of a report."""
         traced = {} if self.trace is None else self.trace(report.model)
+        if not isinstance(traced, Mapping):
+            raise TypeError(
+                f"`trace(model)` must return a dictionary of numbers, got {traced!r:.100}."
+            )
         numbers = {**report.metrics, **{name: float(value) for name, value in traced.items()}}
         clean = {k: (v if np.isfinite(v) else None) for k, v in numbers.items()}
         return json.dumps({**clean, "step": report.step})
@@ -147,8 +168,51 @@ class MetricsFile:
     def __call__(self, report: Report) -> None:
         if devices.is_first():
             line = self.line(report)
-            with self.path.open("a") as file:
-                file.write(line + "\n")
+            try:
+                self._append(line, report.step)
+            except OSError as error:
+                warnings.warn(
+                    f"the metrics file {self.path} could not be written ({error}). The fit goes "
+                    "on; make room, or let it be written.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            self.last = report.step
+
+    def _append(self, line: str, step: int) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.last == 0 or step <= self.last:
+            _take_out(self.path, step)
+        with self.path.open("a") as file:
+            file.write(line + "\n")
+
+
+def _take_out(path: Path, step: int) -> None:
+    """Cut off what a killed fit left at the file's end: half a line, and steps from this one on.
+
+    A fit that begins, at step 1, does nothing again: what another fit wrote before it stays.
+    """
+    content = path.read_bytes() if path.is_file() else b""
+    kept = content.rfind(b"\n") + 1
+    if kept < len(content) and not (content[kept:].startswith(b"{") and content[-1:] != b"}"):
+        content += b"\n"  # a whole line, or a file that is no fit's
+        path.write_bytes(content)
+        kept = len(content)
+    while step > 1 and kept:
+        begins = content.rfind(b"\n", 0, kept - 1) + 1
+        if not _is_of_step(content[begins:kept], step):
+            break
+        kept = begins
+    if kept < len(content):
+        os.truncate(path, kept)
+
+
+def _is_of_step(line: bytes, least: int) -> bool:
+    """Whether this is the line of a report of step `least` or a later one."""
+    try:
+        return json.loads(line)["step"] >= least
+    except (ValueError, TypeError, LookupError):
+        return False
 
 
 class ProgressBar:

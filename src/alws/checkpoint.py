@@ -466,7 +466,7 @@ def load_fit(
             f"{path} was written by a fit with another key. Resume with the key it was started "
             "with, so that it goes on as if it had not stopped."
         )
-    return saved["state"], saved["history"]
+    return saved["state"], {name: saved["history"][name] for name in metrics}
 
 
 def save_fit(

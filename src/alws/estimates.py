@@ -33,6 +33,7 @@ from alws.model import (
     log_joints,
 )
 from alws.regressions.base import Smoother
+from alws.values import at_least, instance
 
 
 class Weights(NamedTuple):
@@ -252,8 +253,8 @@ class Centred(Estimate):
     points: int = eqx.field(static=True)
 
     def __init__(self, estimate: Estimate, points: int):
-        if isinstance(points, bool) or not isinstance(points, int) or points < 2:
-            raise ValueError(f"`points` must be a whole number of at least 2, got {points!r}.")
+        instance("estimate", estimate, Estimate, "an estimate", "Use `alws.estimates.Natural()`.")
+        at_least("points", points, 2)
         self.estimate = estimate
         self.points = points
 

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
+from alws.values import at_least, check_key, function, instance, positive
+
 
 class Features(eqx.Module):
     """A map from a batch of observations to a matrix of features."""
@@ -21,6 +23,19 @@ class Features(eqx.Module):
     @abstractmethod
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
         """φ(x) of every observation of the batch."""
+
+
+def check_features(
+    features: Any, name: str = "features", remedy: str = "Use `alws.features.Identity()`."
+) -> None:
+    """Refuse what are no features.
+
+    Example: `check_features(alws.features.Identity())` passes, without its call it is refused.
+    """
+    instance(name, features, Features, "features", remedy)
+
+
+CHAIN = "Write `Chain((Identity(), Linear.random(key, 10, 5)))`."
 
 
 def flatten(x: PyTree[Array]) -> Float[Array, "batch entries"]:
@@ -87,6 +102,11 @@ class Linear(Features):
         scale: float | None = None,
     ) -> "Linear":
         """Gaussian weights; `scale` is their standard deviation, 1/√inputs unless given."""
+        check_key(key)
+        at_least("inputs", inputs, 1)
+        at_least("outputs", outputs, 1)
+        if scale is not None:
+            positive("scale", scale)
         weight = jax.random.normal(key, (inputs, outputs))
         return cls(weight * (inputs**-0.5 if scale is None else scale), batch_norm)
 
@@ -122,6 +142,9 @@ class Network(Features):
 
     network: Callable[[PyTree], Array]
 
+    def __check_init__(self) -> None:
+        function("network", self.network, "of one observation")
+
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
         return flatten(jax.vmap(self.network)(x))
 
@@ -134,6 +157,9 @@ class Following(Features):
     """
 
     make: Callable[[Any], Features] = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        function("make", self.make, "of the model, that gives features")
 
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
         raise ValueError(
@@ -164,6 +190,11 @@ class Chain(Features):
     """
 
     maps: tuple[Features, ...]
+
+    def __check_init__(self) -> None:
+        instance("maps", self.maps, tuple | list, "feature maps in order", CHAIN)
+        for step in self.maps:
+            check_features(step, "maps", CHAIN)
 
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
         for step in self.maps:

@@ -82,6 +82,7 @@ from alws.validation import (
     instance,
     match_conditions,
     match_data,
+    positive,
     yes_or_no,
 )
 from alws.wake_sleep import DIAGNOSTICS, Adapt, Info, State, WakeSleep
@@ -566,6 +567,7 @@ def fit(
     callbacks = checked(callbacks)
     checkpoint = checkpoints.check_name(checkpoint, resume)
     at_least("starts", starts, 1)
+    positive("seconds", seconds, " 120 is usual.")
     common: dict[str, Any] = {
         "key": key,
         "conditions": conditions,

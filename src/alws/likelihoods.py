@@ -52,14 +52,18 @@ class Likelihood(eqx.Module):
         return finite(jax.tree.map(lambda a: jnp.asarray(a)[None], found)).all()
 
     def log_prob(self, x: PyTree) -> Float[Array, ""]:
-        """log p(x | z)."""
+        """log p(x | z), −∞ where x has no density."""
         x = jax.tree.map(jnp.asarray, x)
-        products = jax.tree.map(
-            lambda eta, s: jnp.sum(eta * s),
-            self.natural_parameters(),
-            self.sufficient_statistics(x),
-        )
-        return sum(jax.tree.leaves(products)) - sum(self.log_normaliser()) + self.log_base(x)
+        natural, statistics = self.natural_parameters(), self.sufficient_statistics(x)
+        wanted, found = (jax.tree.map(jnp.shape, tree) for tree in (natural, statistics))
+        if wanted != found:
+            raise ValueError(
+                f"x must have the shape of a draw from this {type(self).__name__}, so that s(x) "
+                f"has that of η, {wanted}; got {found}, for x of {jax.tree.map(jnp.shape, x)}."
+            )
+        products = jax.tree.map(lambda eta, s: jnp.sum(eta * s), natural, statistics)
+        value = sum(jax.tree.leaves(products)) - sum(self.log_normaliser()) + self.log_base(x)
+        return jnp.where(self.in_support(x), value, -jnp.inf)
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

@@ -39,6 +39,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.devices import by_blocks, over_devices
+from alws.values import at_least, check_key
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -136,7 +137,11 @@ def log_joint(
     args = condition_arguments(condition)
     if isinstance(model, Density):
         return model.log_joint(z, x, *args)
-    assert has_likelihood(model)
+    if not has_likelihood(model):
+        raise TypeError(
+            f"the model must have `log_joint(z, x)`, or `log_prior(z)` and `likelihood(z)`, got "
+            f"{type(model).__name__}."
+        )
     return model.log_prior(z, *args) + model.likelihood(z, *args).log_prob(x)
 
 
@@ -191,6 +196,9 @@ def draw(
 
     Example: `draws, replaced = alws.draw(result.model, key, 1000)`.
     """
+    _check_simulator(model)
+    check_key(key)
+    at_least("number", number, 1)
     return replace_nonfinite(simulate(model, key, number, condition))
 
 
@@ -228,6 +236,14 @@ def _doubled(model: Any) -> Any:
     return jax.tree.map(
         lambda a: jnp.asarray(a, jnp.float64) if eqx.is_inexact_array(a) else a, model
     )
+
+
+def _check_simulator(model: Any) -> None:
+    if not isinstance(model, Simulator) and not has_likelihood(model):
+        raise TypeError(
+            f"the model must have `sample(key)`, or `sample_latent(key)` and `likelihood(z)`, got "
+            f"{type(model).__name__}."
+        )
 
 
 def _without_gradient(model: AnyModel) -> Any:

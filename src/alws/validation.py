@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Key, PyTree
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint, real
@@ -29,6 +28,15 @@ from alws.model import (
     log_joints,
     sample,
 )
+from alws.values import at_least as at_least
+from alws.values import check_key as check_key
+from alws.values import floating as floating
+from alws.values import function as function
+from alws.values import instance as instance
+from alws.values import is_number as is_number
+from alws.values import one_of as one_of
+from alws.values import positive as positive
+from alws.values import yes_or_no as yes_or_no
 
 FEWEST_SLEEP_SAMPLES = 10
 
@@ -48,94 +56,6 @@ LIKELIHOOD = (
     "log_normaliser",
     "log_base",
 )
-
-
-def at_least(name: str, value: Any, least: int, why: str = "") -> None:
-    """Refuse a whole number, Python's or NumPy's, that is too small."""
-    try:
-        whole = not isinstance(value, bool) and operator.index(value) >= least
-    except TypeError:
-        whole = False
-    if not whole:
-        raise ValueError(
-            f"`{name}` must be a whole number of at least {least}, got {value!r}.{why}"
-        )
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is one real number, of Python, NumPy or JAX, that is not traced."""
-    if isinstance(value, bool | np.bool_ | Tracer):
-        return False
-    if isinstance(value, int | float | np.integer | np.floating):
-        return True
-    array = isinstance(value, np.ndarray | jax.Array) and value.shape == ()
-    return array and np.issubdtype(value.dtype, np.number) and not np.iscomplexobj(value)
-
-
-def positive(name: str, value: Any, why: str = "") -> None:
-    """Refuse what is not one positive, finite number."""
-    if not is_number(value) or not 0 < float(value) < math.inf:
-        raise ValueError(f"`{name}` must be positive, one finite number; got {value!r:.100}.{why}")
-
-
-def yes_or_no(name: str, value: Any) -> None:
-    """Refuse what is neither True nor False: every word, "no" among them, counts as true."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"`{name}` must be True or False, got {value!r}.")
-
-
-def one_of(name: str, value: Any, known: Sequence[str]) -> None:
-    """Refuse a word that is not among those known."""
-    if not isinstance(value, str) or value not in known:
-        words = ", ".join(f'"{word}"' for word in known)
-        raise ValueError(f"`{name}` must be one of {words}, got {value!r}.")
-
-
-def instance(name: str, value: Any, kind: Any, what: str, remedy: str) -> None:
-    """Refuse what is not of a type, or of one of several; a class not called is told so.
-
-    Example: `instance("kernel", kernel, Kernel, "a kernel", "Use `SquaredExponential()`.")`.
-    """
-    if not isinstance(value, kind):
-        got = type(value).__name__
-        if isinstance(value, type):
-            got = f"the class {value.__name__} itself, which must be called"
-        elif inspect.isfunction(value):
-            got = f"the function {value.__name__}"
-        elif value is None or isinstance(value, bool | int | float | str):
-            got = repr(value)
-        raise TypeError(f"`{name}` must be {what}, got {got}. {remedy}")
-
-
-def function(name: str, value: Any, what: str) -> None:
-    """Refuse what cannot be called; `what` says what it is called with and for."""
-    if not callable(value):
-        raise TypeError(f"`{name}` must be a function, {what}; got {value!r:.100}.")
-
-
-def floating(name: str, value: Any) -> Array:
-    """A parameter as an array of floating-point numbers; whole numbers become such.
-
-    Example: `floating("mean", 3).dtype` is float32.
-    """
-    try:
-        array = jnp.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"`{name}` must be numbers, got {value!r:.100}: {error}.") from error
-    if not jnp.issubdtype(array.dtype, np.number) and array.dtype != bool:
-        raise TypeError(f"`{name}` must be real numbers, got {array.dtype}.")
-    if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise TypeError(f"`{name}` must be real numbers, got {array.dtype}. Take the real part.")
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
-
-
-def check_key(key: Any) -> None:
-    """Refuse what is not one JAX key, such as its seed."""
-    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    raw = isinstance(key, (jax.Array, np.ndarray)) and key.dtype == np.uint32
-    if not (typed and key.shape == ()) and not (raw and key.ndim == 1):
-        got = f"shape {key.shape}" if typed or raw else repr(key)
-        raise TypeError(f"`key` must be one JAX key, such as `jax.random.key(0)`; got {got}.")
 
 
 def check_model(model: Any, *, parameters: bool = True, density: bool = True) -> None:
@@ -591,7 +511,7 @@ def check_optimiser(optimiser: Any, model: Any, samples: int, key: Key[Array, ""
     except Exception as error:  # whatever it says of what it was not given
         raise TypeError(
             "`optimiser` must work from gradients alone; its first step fails: "
-            f"{str(error).splitlines()[0] if str(error) else error!r}. {OPTIMISER} L-BFGS and "
+            f"{_first_line(error)}. {OPTIMISER} L-BFGS and "
             "others that search along a line ask for the objective's value, which simulations do "
             "not give exactly: use `optax.lbfgs(linesearch=None)` if it must be."
         ) from error
@@ -607,6 +527,10 @@ def check_optimiser(optimiser: Any, model: Any, samples: int, key: Key[Array, ""
 OPTIMISER = "Use `optax.adam(1e-3)`, for example."
 
 TRANSFORMATION = optax.GradientTransformation | optax.GradientTransformationExtraArgs
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else repr(error)
 
 
 def _shapes(tree: PyTree) -> tuple:
@@ -714,7 +638,13 @@ def check_log_prior(log_prior: Any, model: Any) -> None:
             "`log_prior` must be a function of the model that returns log p(θ), got "
             f"{type(log_prior).__name__}."
         )
-    value = eqx.filter_eval_shape(log_prior, model)
+    try:
+        value = eqx.filter_eval_shape(log_prior, model)
+    except Exception as error:  # whatever it says of a model that it was not made for
+        raise TypeError(
+            f"`log_prior(model)` must take the model, {type(model).__name__}, to log p(θ); it "
+            f"raised {type(error).__name__}: {_first_line(error)}"
+        ) from error
     if getattr(value, "shape", None) != ():
         raise ValueError(
             f"`log_prior(model)` must return a scalar, log p(θ), got {_described(value)}. Sum over "
@@ -813,7 +743,20 @@ def transforms_of(support: Any, latent: PyTree) -> list[Any]:
                 "`support` must be made of NumPyro constraints or transforms, got "
                 f"{type(entry).__name__}. For example numpyro.distributions.constraints.positive."
             )
-    return [biject_to(entry) if isinstance(entry, Constraint) else entry for entry in given]
+    return [_transform(entry) for entry in given]
+
+
+def _transform(entry: Any) -> Any:
+    """A constraint's transform from the real line; refuse one that has none, of discrete values."""
+    if not isinstance(entry, Constraint):
+        return entry
+    try:
+        return biject_to(entry)
+    except NotImplementedError as error:
+        raise TypeError(
+            f"`support` must be made of constraints on continuous numbers, got {entry}. For "
+            "example numpyro.distributions.constraints.positive."
+        ) from error
 
 
 def refuse_discrete(latent: PyTree) -> None:
@@ -835,7 +778,7 @@ def refuse_bad_targets(f: Callable[[PyTree], PyTree], latent: PyTree) -> None:
     except Exception as error:  # whatever it says of a z that it was not made for
         raise TypeError(
             f"`f(z)` must take one z, {_shape_of(latent)}, to a pytree of arrays; it raised "
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            f"{type(error).__name__}: {_first_line(error)}"
         ) from error
     leaves = jax.tree.leaves(value)
     if not leaves:

@@ -206,7 +206,10 @@ def test_weights_help_a_stiff_regression_where_data_lie_outside_and_not_inside(b
     [
         (lambda: alws.contrib.MeanMatching(most=1.0), "`most` must be greater than 1, got 1.0"),
         (lambda: alws.contrib.MeanMatching(slack=-0.1), "`slack` must be at least 0"),
-        (lambda: alws.contrib.DensityRatio(ridge=0.0), "`ridge` must be positive, got 0.0"),
+        (
+            lambda: alws.contrib.DensityRatio(ridge=0.0),
+            "`ridge` must be positive, one finite number; got 0.0",
+        ),
         (
             lambda: reweighted(regression=partial(alws.regressions.Nystrom, selection="learnt")),
             "must be sleep samples",

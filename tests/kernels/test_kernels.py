@@ -89,7 +89,7 @@ def test_own_kernel_on_strings_of_symbols():
 
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, float("nan")])
 def test_bandwidth_must_be_positive(bandwidth):
-    with pytest.raises(ValueError, match="`bandwidth` must be positive, got"):
+    with pytest.raises(ValueError, match="`bandwidth` must be positive, one finite number; got"):
         kernels.SquaredExponential(bandwidth=bandwidth)
 
 

@@ -141,10 +141,11 @@ class Run:
 
     def log(self, step: int, steps: int, **metrics: float) -> None:
         """Append a line to the run's metrics, for work that is not a fit; once if done again."""
-        file = MetricsFile(self.directory / "metrics.jsonl")
-        report = Report(step, steps, metrics, None)
-        if file.line(report) not in _whole_lines(file.path):
-            file(report)
+        path = self.directory / "metrics.jsonl"
+        line = MetricsFile(path).line(Report(step, steps, metrics, None))
+        if line not in _whole_lines(path):
+            with path.open("a") as file:
+                file.write(line + "\n")
 
     def save_figure(self, figure: Figure, dpi: int = 110) -> Path:
         """Save the run's figure."""

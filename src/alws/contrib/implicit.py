@@ -27,11 +27,11 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.estimates import Estimate, Weights
-from alws.features import Features, Identity
+from alws.features import Features, Identity, check_features
 from alws.model import AnyModel, Draws, log_joints
 from alws.regressions.base import Smoother
 from alws.regressions.iterative import Solution, conjugate_gradients
-from alws.validation import at_least
+from alws.values import at_least, number, positive
 
 SOLVED = 1e-3
 """The relative residual up to which a solve has done its work."""
@@ -90,15 +90,14 @@ class ImplicitNetwork(Estimate):
                 "Equinox module, for example `eqx.nn.MLP`."
             )
         for name, value in (("ridge", ridge), ("learning_rate", learning_rate), ("reach", reach)):
-            if not value > 0:
-                raise ValueError(f"`{name}` must be positive, got {value}.")
-        if not damping >= 0:
-            raise ValueError(f"`damping` must not be negative, got {damping}.")
+            positive(name, value)
+        number("damping", damping, "at least 0", lambda d: 0 <= d < math.inf)
         at_least("steps", steps, 0)
         at_least("newton", newton, 0)
         at_least("iterations", iterations, 1)
         self.network = network
         self.features = Identity() if features is None else features
+        check_features(self.features)
         self.ridge = ridge
         self.damping = damping
         self.steps = steps

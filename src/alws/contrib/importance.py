@@ -31,6 +31,7 @@ from alws.model import (
     log_joint,
 )
 from alws.regressions.base import Smoother
+from alws.values import yes_or_no
 
 
 class Importance(Estimate):
@@ -42,6 +43,9 @@ class Importance(Estimate):
     regresses: ClassVar[bool] = False
 
     normalised: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self) -> None:
+        yes_or_no("normalised", self.normalised)
 
     def weights(
         self, model: AnyModel, sleep: Draws, x: PyTree, condition: PyTree | None = None

@@ -25,8 +25,15 @@ from jaxtyping import Array, Float, Key, PyTree
 from alws.features import follow
 from alws.fit import default_regression
 from alws.model import AnyModel, draw
-from alws.regressions.base import Regression, one_lapack_thread
-from alws.validation import FEWEST_SLEEP_SAMPLES, at_least, check_data, check_model, match_data
+from alws.regressions.base import Regression, check_regression, one_lapack_thread
+from alws.validation import (
+    FEWEST_SLEEP_SAMPLES,
+    check_cost,
+    check_data,
+    check_model,
+    match_data,
+)
+from alws.values import at_least, check_key, function, number
 
 STEP = math.log(1.25)
 """How far the log scales are raised at a time in the search for a width that is enough."""
@@ -59,14 +66,14 @@ def over_dispersed(
         >>> start = alws.contrib.over_dispersed(model, data, where=lambda m: m.log_noise, key=key)
         >>> result = alws.fit(start, data, key=key, steps=2000)
     """
+    check_key(key)
     check_model(model)
     check_data(data)
     at_least("sleep_samples", sleep_samples, FEWEST_SLEEP_SAMPLES)
     at_least("sleep_sets", sleep_sets, 1)
-    if not 0 < share < 1:
-        raise ValueError(f"`share` must lie between 0 and 1, got {share}; 0.05 is usual.")
-    if not widen > 1:
-        raise ValueError(f"`widen` must be greater than 1, got {widen}: scales are only raised.")
+    number("share", share, "between 0 and 1", lambda s: 0 < s < 1, " 0.05 is usual.")
+    number("widen", widen, "greater than 1", lambda w: 1 < w < math.inf, " Scales are only raised.")
+    function("where", where, "of the model, that gives some of its arrays")
     for leaf in jax.tree.leaves(where(model)):
         if not eqx.is_inexact_array(leaf):
             raise ValueError(
@@ -76,6 +83,8 @@ def over_dispersed(
     data = match_data(model, data, key, condition)
     if regression is None:
         regression = default_regression(data, key)
+    check_regression(regression)
+    check_cost(regression, sleep_samples)
     measure = eqx.filter_jit(partial(_outside, where, sleep_samples, sleep_sets))
 
     def outside(raised: float) -> float:

@@ -21,6 +21,7 @@ from alws.regressions.base import Regression, Smoother, SolveReport
 from alws.regressions.kernel_ridge import KernelRidge
 from alws.regressions.nystrom import Nystrom
 from alws.regressions.representatives import share_outside
+from alws.values import instance, yes_or_no
 
 
 class Reweighted(Regression):
@@ -52,6 +53,9 @@ class Reweighted(Regression):
                 "inducing points of a reweighted regression must be sleep samples, got "
                 '`selection="learnt"`: each has its sample\'s weight. Use `selection="leverage"`.'
             )
+        remedy = "Use `alws.contrib.MeanMatching()`."
+        instance("by", by, Shift, "a way to weigh the sleep samples", remedy)
+        yes_or_no("intercept", intercept)
         self.by = by
         self.intercept = intercept
 

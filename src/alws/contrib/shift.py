@@ -32,7 +32,7 @@ from alws.devices import by_blocks
 from alws.kernels.base import Kernel
 from alws.regressions.base import factorise, solve_factored
 from alws.regressions.nystrom import whitened
-from alws.validation import at_least
+from alws.values import at_least, number, positive
 
 BISECTIONS = 40
 HALVINGS = 8
@@ -62,8 +62,7 @@ class MeanMatching(Shift):
 
     def __init__(self, *, most: float = 10.0, slack: float = 0.1, iterations: int = 300):
         _check_most(most)
-        if not 0 <= slack < 1:
-            raise ValueError(f"`slack` must be at least 0 and less than 1, got {slack}.")
+        number("slack", slack, "at least 0 and less than 1", lambda s: 0 <= s < 1)
         at_least("iterations", iterations, 1)
         self.most = most
         self.slack = slack
@@ -157,11 +156,11 @@ class DensityRatio(Shift):
         iterations: int = 20,
     ):
         at_least("features", features, 2)
-        if not ridge > 0:
-            raise ValueError(
-                f"`ridge` must be positive, got {ridge}. Without it the odds of data that can be "
-                "told from the sleep samples have no bound; 0.0001 to 0.1 is usual."
-            )
+        why = (
+            " Without it the odds of data that can be told from the sleep samples have no bound; "
+            "0.0001 to 0.1 is usual."
+        )
+        positive("ridge", ridge, why)
         _check_most(most)
         at_least("iterations", iterations, 1)
         self.features = features
@@ -241,8 +240,5 @@ def spaced(a: Array, number: int) -> Array:
 
 
 def _check_most(most: float) -> None:
-    if not most > 1:
-        raise ValueError(
-            f"`most` must be greater than 1, got {most}. It bounds weights whose mean is 1; 10 to "
-            "1000 is usual."
-        )
+    why = " It bounds weights whose mean is 1; 10 to 1000 is usual."
+    number("most", most, "greater than 1", lambda m: m > 1, why)

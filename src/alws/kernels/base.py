@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
+from alws.values import instance
+
 
 class FeatureMap(eqx.Module):
     """φ with φ(x)·φ(x') ≈ k(x, x'), of an embedded batch, row by row."""
@@ -67,6 +69,14 @@ class Kernel(eqx.Module):
         return Sum((self, other))
 
 
+def check_kernel(kernel: Any) -> None:
+    """Refuse what is no kernel.
+
+    Example: `check_kernel(alws.kernels.SquaredExponential())` passes, without its call it does not.
+    """
+    instance("kernel", kernel, Kernel, "a kernel", "Use `alws.kernels.SquaredExponential()`.")
+
+
 class Sum(Kernel):
     """k = Σ_i exp(log_weight_i) k_i, each with features and bandwidth of its own.
 
@@ -77,6 +87,8 @@ class Sum(Kernel):
     log_weight: Float[Array, " kernels"]
 
     def __init__(self, kernels: tuple[Kernel, ...]):
+        for kernel in kernels:
+            check_kernel(kernel)
         self.kernels = tuple(kernels)
         self.log_weight = jnp.zeros(len(self.kernels))
 

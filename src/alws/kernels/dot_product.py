@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.features import Features, Identity
+from alws.features import Features, Identity, check_features
 from alws.kernels.base import FeatureMap, Kernel
+from alws.values import positive
 
 
 class DotProduct(Kernel):
@@ -34,9 +35,9 @@ class DotProduct(Kernel):
     frame: tuple[Float[Array, " features"], Float[Array, " features"]] | None
 
     def __init__(self, features: Features | None = None, *, reach: float = 10.0):
-        if not reach > 0:
-            raise ValueError(f"`reach` must be positive, got {reach}.")
+        positive("reach", reach)
         self.features = Identity() if features is None else features
+        check_features(self.features)
         self.reach = reach
         self.frame = None
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from alws.kernels.base import FeatureMap, Kernel
 from alws.kernels.stationary import SquaredExponential, Stationary, median_of_positive
+from alws.values import function, instance
 
 SOME = 100
 """How many sets tell where the means of sets lie."""
@@ -30,6 +31,8 @@ class OnSets(Kernel):
     log_scale: Float[Array, ""]
 
     def __init__(self, kernel: Stationary):
+        remedy = "Use `alws.kernels.SquaredExponential()`."
+        instance("kernel", kernel, Stationary, "a kernel of a distance", remedy)
         self.kernel = kernel
         self.log_scale = jnp.zeros((), float)
 
@@ -100,6 +103,9 @@ class Pairwise(Kernel):
     """
 
     function: Callable[[PyTree, PyTree], Array]
+
+    def __check_init__(self) -> None:
+        function("function", self.function, "of two observations")
 
     def evaluate(self, a: PyTree[Array], b: PyTree[Array]) -> Float[Array, "n m"]:
         values = jax.vmap(lambda x: jax.vmap(lambda y: self.function(x, y))(b))(a)

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.features import Features, Identity
+from alws.features import Features, Identity, check_features
 from alws.kernels.base import FeatureMap, Kernel
+from alws.values import positive, yes_or_no
 
 
 class Stationary(Kernel):
@@ -29,9 +30,12 @@ class Stationary(Kernel):
         track: bool | None = None,
     ):
         """`bandwidth` is σ (a factor on the median distance if `track`), the median by default."""
-        if bandwidth is not None and not bandwidth > 0:
-            raise ValueError(f"`bandwidth` must be positive, got {bandwidth}.")
+        if bandwidth is not None:
+            positive("bandwidth", bandwidth)
+        if track is not None:
+            yes_or_no("track", track)
         self.features = Identity() if features is None else features
+        check_features(self.features)
         self.frame = None
         self.track = bandwidth is None if track is None else track
         start = 1.0 if bandwidth is None and self.track else bandwidth

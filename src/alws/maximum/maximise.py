@@ -36,6 +36,7 @@ from alws.maximum.latents import (
 from alws.maximum.points import Points, Proposal, Shape, build, design, lattice
 from alws.maximum.verdict import Verdict
 from alws.model import AnyModel, sample
+from alws.validation import at_least, one_of
 
 DRAWS = 8192
 """How many draws tell what the latents are like, and check the points."""
@@ -45,6 +46,9 @@ ROUNDS = 300
 
 MANY = 300
 """From how many parameters on the information is measured at some rounds only."""
+
+MOST_POINTS, MOST_SETS = 1024, 8
+"""The most points of an observation, and the most sets of them."""
 
 MOST_NUMBERS, MOST_CURVATURES = 2e9, 2e8
 """The most numbers that points, and that curvatures, may hold."""
@@ -205,7 +209,8 @@ class Climber:
         return {name: np.asarray(a) for name, a in arrays.items()}, numbers
 
     def restore(self, arrays: dict[str, np.ndarray], numbers: dict[str, Any]) -> None:
-        """Go on from a snapshot of a climb that began with the same things."""
+        """Go on from a snapshot of a climb that began with the same things; refuse any other."""
+        _check_numbers(numbers)
         shapes = jax.eval_shape(self.draw, self.theta, *self._draw_arguments())
         treedef = jax.tree.structure(shapes[0])
         leaves = [(a.shape[1:], a.dtype) for a in jax.tree.leaves(shapes[0])]
@@ -297,7 +302,7 @@ class Climber:
         cells = self.size * self.room
         entries = sum(a[0].size for a in jax.tree.leaves(self.obs))
         few = 32 if dimension == 1 or cells * entries > 5e4 else 64
-        number = np.clip(30000 / cells, max(few, 4 * dimension), 1024)
+        number = np.clip(30000 / cells, max(few, 4 * dimension), MOST_POINTS)
         self.points = int(2 ** np.ceil(np.log2(number))) if dimension else 1
         self.style = "student" if dimension <= 3 else "wide"
         self.lattice = lattice(self.points, dimension)
@@ -517,8 +522,8 @@ class Climber:
             self.say(f"noise {at.noise:.4g} nats, left {left:.4g}")
             if left > self.tolerance + at.noise and at.tries < 6:
                 return at._replace(tries=at.tries + 1)
-            if at.noise > 2 * self.tolerance and self.sets < 8:
-                self.sets = min(8, int(np.ceil(1.3 * single / (2 * self.tolerance))))
+            if at.noise > 2 * self.tolerance and self.sets < MOST_SETS:
+                self.sets = min(MOST_SETS, int(np.ceil(1.3 * single / (2 * self.tolerance))))
                 return at._replace(tries=0)
         if not at.shaken and self.shake(evaluate, f, solve, radius):
             return at._replace(shaken=True, pairs=[], tries=0)
@@ -594,7 +599,7 @@ class Climber:
         `gaussian`, whose tails are light, only where it is far better; it then needs fewer points.
         """
         self.styled, noises = True, {}
-        for self.style in ("student", "wide", "gaussian"):
+        for self.style in STYLES:
             noises[self.style] = self.metric["observed"].noise(self.replicates(3)[1])
         style = min(("student", "wide"), key=lambda s: noises[s])
         self.style = "gaussian" if noises["gaussian"] < 0.3 * noises[style] else style
@@ -713,6 +718,23 @@ class Climber:
         excess = self.total**2 * (m.nats(each.mean(axis=0)) - by_chance)
         spread = self.total**2 * by_chance * (2 / self.p) ** 0.5
         return missed, float(excess if excess > 4 * spread else 0.0)
+
+
+STYLES = ("student", "wide", "gaussian")
+"""How points can lie around a posterior's mode."""
+
+
+def _check_numbers(numbers: dict[str, Any]) -> None:
+    """Refuse plain numbers of a snapshot that no climb can have."""
+    bounds = {"room": MOST_VALUES, "points": MOST_POINTS, "sets": MOST_SETS, "newton": 10}
+    for name, most in bounds.items():
+        at_least(name, numbers[name], 1)
+        if numbers[name] > most:
+            raise ValueError(f"`{name}` must be at most {most}, got {numbers[name]}.")
+    one_of("style", numbers["style"], STYLES)
+    one_of("stage", numbers["at"]["stage"], ("em", "climb"))
+    for name in ("number", "tries"):
+        at_least(name, numbers["at"][name], 0)
 
 
 def _distinct(tree: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -72,19 +72,25 @@ def climb_likelihood(
     Example: `climb_likelihood(model, data, key=jax.random.key(0))[0].log_likelihood`.
     """
 
+    rounds: list[int] = []
+
+    def see(seen: Round) -> bool:
+        rounds.append(seen.number)
+        return watch(seen) if watch is not None else False
+
     def attempt(wide: bool) -> tuple[Found, Maxima]:
         with jax.enable_x64(wide or jnp.zeros(()).dtype == jnp.float64):
             climber = Climber(
                 model, data, key=key, conditions=conditions, log_prior=log_prior, seconds=seconds
             )
             return _from_starts(
-                climber, key, starts, watch, checkpoint, checkpoint_every, origin or {}, resume
+                climber, key, starts, see, checkpoint, checkpoint_every, origin or {}, resume
             )
 
     try:
         return attempt(True)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, checkpoints.CheckpointError):
+    except (TypeError, ValueError):
+        if rounds:  # it was not the precision
             raise
         return attempt(False)
 
@@ -93,7 +99,7 @@ def _from_starts(
     climber: Climber,
     key: Key[Array, ""],
     starts: int,
-    watch: Callable[[Round], bool] | None,
+    watch: Callable[[Round], bool],
     checkpoint: Path | None,
     every: int,
     origin: dict[str, Any],
@@ -102,11 +108,10 @@ def _from_starts(
     first = climber.theta
     done: list[Found] = []
     if checkpoint is not None and resume and checkpoint.exists():
-        arrays, numbers = _load(checkpoint, origin)
-        climber.restore(arrays, numbers)
+        _go_on(climber, checkpoint, origin)
 
     def see(seen: Round) -> bool:
-        stop = watch(seen) if watch is not None else False
+        stop = watch(seen)
         ended = bool(climber.at.ended) or stop
         if checkpoint is not None and (seen.number % every == 0 or ended):
             _save(checkpoint, *climber.snapshot(), origin)
@@ -173,8 +178,23 @@ def _save(
     path: Path, arrays: dict[str, np.ndarray], numbers: dict[str, Any], origin: dict[str, Any]
 ) -> None:
     shapes = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
+    numbers = jax.tree.map(lambda a: a.item() if isinstance(a, np.generic) else a, numbers)
     header = {"format": checkpoints.FORMAT, "climb": numbers, "shapes": shapes, "origin": origin}
     checkpoints.save_or_warn(path, arrays, header)
+
+
+def _go_on(climber: Climber, path: Path, origin: dict[str, Any]) -> None:
+    """Put a climber where a checkpoint left one; refuse numbers that no climb can have had."""
+    arrays, numbers = _load(path, origin)
+    try:
+        if not np.isfinite(arrays["theta"]).all():
+            raise ValueError("its parameters are not finite")
+        climber.restore(arrays, numbers)
+    except Exception as error:  # whatever its numbers do to a climb, the file is at fault
+        raise checkpoints.CheckpointError(
+            f"{path} is damaged: no climb can go on from it ({error}). Put an undamaged copy in "
+            "its place, or start again with another path."
+        ) from error
 
 
 def _load(path: Path, origin: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

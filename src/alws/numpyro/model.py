@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from alws.numpyro.program import Program, log_prob
 from alws.numpyro.sites import check_examples, describe, start
+from alws.values import check_key, function, named, yes_or_no
 
 
 class NumpyroModel(eqx.Module):
@@ -135,7 +136,14 @@ def from_numpyro(
 
     Example: `alws.from_numpyro(mixture, observed="x").parameters()["weights"]`.
     """
+    function("program", program, "a NumPyro program")
+    named("observed", () if observed is None else observed)
+    named("conditions", conditions)
+    if plate is not None:
+        named("plate", (plate,))
+    yes_or_no("point_estimates", point_estimates)
     key = jax.random.key(0) if key is None else key
+    check_key(key)
     single = isinstance(observed, str)
     names = () if observed is None else (observed,) if single else tuple(observed)
     needs = (conditions,) if isinstance(conditions, str) else tuple(conditions)

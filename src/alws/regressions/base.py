@@ -368,11 +368,6 @@ def check_regression(regression: Any) -> None:
     instance("regression", regression, Regression, "a regression", example)
 
 
-def check_kernel(kernel: Any) -> None:
-    """Refuse what is no kernel."""
-    instance("kernel", kernel, Kernel, "a kernel", "Use `alws.kernels.SquaredExponential()`.")
-
-
 def bytes_of(numbers: int) -> int:
     """The bytes of so many floating-point numbers, as JAX is set."""
     return numbers * jnp.zeros((), float).dtype.itemsize

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from alws.features import Features
+from alws.features import Features, check_features
 from alws.regressions.base import (
     Factor,
     Regression,
@@ -24,7 +24,7 @@ from alws.regressions.base import (
     factorise,
     solve,
 )
-from alws.validation import instance, positive
+from alws.validation import positive
 
 
 class LinearReadout(Regression):
@@ -40,7 +40,7 @@ class LinearReadout(Regression):
     reach: float = eqx.field(static=True)
 
     def __init__(self, features: Features, *, ridge: float = 0.01, reach: float = 10.0):
-        instance("features", features, Features, "features", "Use `alws.features.Identity()`.")
+        check_features(features)
         check_ridge(ridge)
         positive("reach", reach, " 10 is usual.")
         self.features = features

@@ -16,6 +16,7 @@ z itself, then all times side by side.
 """
 
 import abc
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -25,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from alws.state_space.distributions import draw_once, draw_with, log_prob, randomness
+from alws.validation import numbers, own
 
 
 class Given(NamedTuple):
@@ -202,13 +204,13 @@ def sequences(data: PyTree, control: PyTree | None = None) -> tuple[PyTree, Give
     """Sequences of unequal length, or with NaN where nothing was observed, as data and conditions.
 
     `data` is a list of arrays, one for each sequence, time first; so is `control` if the model has
-    one. A time with a NaN in any entry counts as not observed; its x is 0.
+    one. A time with a NaN or a masked number in any entry counts as not observed; its x is 0.
 
     Example:
         >>> x, given = alws.sequences([first, second])
         >>> alws.fit(model, x, conditions=given, key=key, steps=2000)
     """
-    items = [np.asarray(sequence) for sequence in data]
+    items = _each(data, "data")
     if len({item.shape[1:] for item in items}) > 1:
         raise ValueError(
             "all sequences must have the same entries at each time; got shapes "
@@ -220,17 +222,46 @@ def sequences(data: PyTree, control: PyTree | None = None) -> tuple[PyTree, Give
     if not all(s.any() for s in seen):
         raise ValueError("every sequence must have an observed time; one has none. Leave it out.")
     filled = [np.where(_rows(s, i), i, 0).astype(i.dtype) for s, i in zip(seen, items, strict=True)]
-    x = jnp.asarray(np.stack([_padded(item, longest) for item in filled]))
+    x = own(np.stack([_padded(item, longest) for item in filled]), "data")
     observed = jnp.asarray(np.stack([_padded(s, longest) for s in seen]))
     if control is None:
         return x, Given(None, observed)
-    controls = [np.asarray(u) for u in control]
+    controls = _each(control, "control")
     if [len(u) for u in controls] != [len(item) for item in items]:
         raise ValueError(
             "each control input must be as long as its sequence; got lengths "
             f"{[len(u) for u in controls]} for {[len(item) for item in items]}."
         )
-    return x, Given(jnp.asarray(np.stack([_padded(u, longest) for u in controls])), observed)
+    if len({u.shape[1:] for u in controls}) > 1:
+        raise ValueError(
+            "all control inputs must have the same entries at each time; got shapes "
+            f"{[u.shape for u in controls]} (time first)."
+        )
+    return x, Given(own(np.stack([_padded(u, longest) for u in controls]), "control"), observed)
+
+
+def _each(given: Any, name: str) -> list[np.ndarray]:
+    """Every sequence as an array, NaN where it was masked; refuse what are none."""
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise TypeError(
+            f"`{name}` must be a list of arrays, one for each sequence, got {given!r:.100}. Write "
+            "`alws.sequences([first, second])`."
+        )
+    items = [numbers(_unmasked(sequence), name) for sequence in given]
+    if not items:
+        raise ValueError(f"`{name}` must have at least one sequence, got none.")
+    for item in items:
+        if item.ndim == 0 or item.size == 0:
+            raise ValueError(
+                f"every sequence in `{name}` must have times as its leading axis and at least one "
+                f"number, got shape {item.shape}. One sequence is `[sequence]`."
+            )
+    return items
+
+
+def _unmasked(sequence: Any) -> Any:
+    masked = isinstance(sequence, np.ma.MaskedArray) and sequence.dtype.kind in "biuf"
+    return np.ma.filled(sequence.astype(float), np.nan) if masked else sequence
 
 
 def _control(given: Given) -> tuple:
