@@ -63,7 +63,7 @@ from alws.regressions.as_published import AsPublished
 from alws.regressions.base import Recipe, Regression, one_lapack_thread
 from alws.regressions.kernel_ridge import KernelRidge
 from alws.state_space import Given, StateSpace
-from alws.state_space.filters import find_filter
+from alws.state_space.kinds import find_filter
 from alws.validation import (
     FEWEST_SLEEP_SAMPLES,
     at_least,
@@ -711,7 +711,7 @@ def _filtered(
     seconds: float,
     watch: Callable[[Round], bool],
 ) -> Found | None:
-    """The fit of sequences whose filter is exact; None for any other model."""
+    """The fit of sequences that a filter without chance computes; None for all others."""
     if not isinstance(model, StateSpace):
         return None
     given = prepared.problem.conditions
@@ -719,9 +719,12 @@ def _filtered(
     kind = find_filter(model, key, first)
     if kind.kind == "none":
         return None
-    return climb_filtered(
-        model, data, given, kind, key=key, log_prior=log_prior, seconds=seconds, watch=watch
-    )
+    try:
+        return climb_filtered(
+            model, data, given, kind, key=key, log_prior=log_prior, seconds=seconds, watch=watch
+        )
+    except NotIntegrable:
+        return None
 
 
 def _judge(

@@ -174,17 +174,6 @@ def test_the_forward_algorithm_is_found_and_exact(key):
     np.testing.assert_allclose(increments(model, kind, x).sum(), total, rtol=1e-5)
 
 
-class Bent(Level):
-    def transition(self, state):
-        return dist.Normal(jnp.sin(3 * state), 0.3)
-
-
-def test_a_model_that_no_filter_is_exact_for_says_why(key):
-    kind = find_filter(Bent(jnp.array(0.0), 30), key)
-    assert kind.kind == "none"
-    assert "transitions is not linear" in kind.reason
-
-
 def test_a_long_sequence_is_fitted_to_its_maximum(key):
     model = Level(jnp.array(-0.5), 100)
     _, x = model.sample(key)

@@ -1,8 +1,9 @@
-"""The maximum of the likelihood of sequences whose filter is exact.
+"""The maximum of the likelihood of sequences that a filter without chance computes.
 
 Σ_t log p(x_t | x_1 … x_{t−1}) of all sequences is climbed by L-BFGS. The information is first that
 of the increments' own scores, Σ_t s_t s_tᵀ, whose sum is a martingale, and near the end minus the
-second derivative; from that, too, the verdict.
+second derivative; from that, too, the verdict. The nodes of a grid are placed anew after every
+round.
 """
 
 from collections.abc import Callable
@@ -17,13 +18,24 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Key, PyTree
 
 from alws.maximum.climb import climb, metric
-from alws.maximum.maximise import Found, Round
+from alws.maximum.maximise import Found, NotIntegrable, Round
 from alws.maximum.verdict import Verdict
-from alws.state_space.filters import Filter, increments
+from alws.state_space.filters import increments
+from alws.state_space.grid import place
+from alws.state_space.kinds import NAMES, Filter
 from alws.state_space.model import Given, StateSpace
 
 ROUNDS = 60
 """The most rounds of a climb."""
+
+MANY = 60
+"""From how many parameters on no second derivative is taken."""
+
+MOST_LOST = 5
+"""How often a climb may step to where no grid does, before it ends."""
+
+AT_ONCE = 8
+"""How many columns of the scores are computed side by side."""
 
 
 def climb_filtered(
@@ -37,7 +49,9 @@ def climb_filtered(
     seconds: float = 120.0,
     watch: Callable[[Round], bool] | None = None,
 ) -> Found:
-    """Climb the exact log likelihood of some sequences, in float64.
+    """Climb the log likelihood of some sequences, in float64.
+
+    `NotIntegrable` says why a grid does not do at the start.
 
     Arguments:
         model: the model at its start.
@@ -48,103 +62,179 @@ def climb_filtered(
 
     Example: `climb_filtered(model, x, None, find_filter(model, key), key=key).verdict`.
     """
-    with jax.enable_x64(True):
-        began, log = process_time(), []
-        parameters, rest = eqx.partition(model, eqx.is_inexact_array)
-        types = jax.tree.map(lambda a: a.dtype, parameters)
-        flat, unravel = ravel_pytree(jax.tree.map(lambda a: jnp.asarray(a, float), parameters))
-        x, given = jax.tree.map(_floating, (x, given))
-        theta, p = np.asarray(flat), flat.size
 
-        def each(theta: Array) -> Array:
-            whole = eqx.combine(unravel(theta), rest)
-            if given is None:
-                return jax.vmap(lambda x: increments(whole, kind, x))(x)
-            return jax.vmap(lambda x, g: increments(whole, kind, x, g))(x, given)
+    def attempt(wide: bool) -> Found:
+        with jax.enable_x64(wide or jnp.zeros(()).dtype == jnp.float64):
+            return _climb(model, x, given, kind, key, log_prior, seconds, watch)
 
-        def total(theta: Array) -> Array:
-            prior = 0.0 if log_prior is None else log_prior(eqx.combine(unravel(theta), rest))
-            return each(theta).sum() + prior
+    try:
+        return attempt(True)
+    except TypeError:  # the model's own code holds it to one precision
+        return attempt(False)
 
-        value = jax.jit(jax.value_and_grad(total))
-        scores = jax.jit(jax.jacfwd(lambda theta: each(theta).ravel()))
-        sums = jax.jit(lambda theta: each(theta).sum(axis=1))
 
-        def evaluate(theta: np.ndarray) -> tuple:
-            f, g = value(theta)
-            return float(f), np.asarray(g), 1.0
+class _Sequences:
+    """The log likelihood of some sequences as a function of θ as a vector, and its derivatives."""
 
-        def curvature(theta: np.ndarray, unit: np.ndarray) -> np.ndarray:
-            steps = 1e-3 * unit
-            columns = [
-                (evaluate(theta - u)[1] - evaluate(theta + u)[1]) / (2 * h)
-                for h, u in zip(steps, np.diag(steps), strict=True)
-            ]
-            matrix = np.stack(columns)
-            return (matrix + matrix.T) / 2
+    def __init__(
+        self,
+        model: StateSpace,
+        x: PyTree[Array],
+        given: Given | None,
+        kind: Filter,
+        key: Key[Array, ""],
+        log_prior: Callable[[Any], Array] | None,
+    ):
+        parameters, self.rest = eqx.partition(model, eqx.is_inexact_array)
+        self.types = jax.tree.map(lambda a: a.dtype, parameters)
+        flat, self.ravelled = ravel_pytree(jax.tree.map(_floating, parameters))
+        self.x, self.given = jax.tree.map(_floating, (x, given))
+        self.theta, self.p, self.key = np.asarray(flat), flat.size, key
+        self.kind, self.error = kind, 0.0
 
-        tolerance, pairs, radius, last, why = 0.004 * p, [], 1.0, np.inf, "time is up"
-        f, g, _ = evaluate(theta)
-        began_at = f
-        number, observed, least = 0, np.eye(p), np.zeros(p)
-        while number < ROUNDS and process_time() - began < seconds:
-            number += 1
-            if not (np.isfinite(f) and np.isfinite(g).all()):
-                why = "the data have no density under the model, or its gradient is not finite"
-                break
-            s = np.asarray(scores(theta))
-            rows = max(int((np.abs(s).sum(axis=1) > 0).sum()), 1)
-            observed = s.T @ s
-            least = np.maximum(np.diag(observed), 0.1 * least) + 1e-200
-            if last < 20 * tolerance and p <= 60:
-                exact = curvature(theta, least**-0.5)
-                observed = exact if np.isfinite(exact).all() else observed
-            m = metric(observed, 1e-6 * least, 1e-8)
-            scale = s.T @ s / rows
+        def each(theta: Array, values: PyTree) -> Array:
+            whole, its = self.at(theta), kind._replace(values=values)
+            given = Given() if self.given is None else self.given
+            return jax.vmap(lambda x, g: increments(whole, its, x, g))(self.x, given)
 
-            def length(move: np.ndarray, scale: np.ndarray = scale) -> float:
-                return float(np.sqrt(max(move @ scale @ move, 0.0)))
+        def total(theta: Array, values: PyTree) -> Array:
+            prior = 0.0 if log_prior is None else log_prior(self.at(theta))
+            return each(theta, values).sum() + prior
 
-            started = f
-            new, f, g, count, pairs, prospect = climb(
-                evaluate,
-                theta,
-                f,
-                g,
-                m.solve,
-                length,
-                100,
-                0.05 * tolerance,
-                pairs,
-                radius,
-                2 * radius,
-            )
-            far = length(new - theta) > 2 * radius
-            radius *= 2.0 if far else 1.0
-            theta, gained = new, f - started
-            last = max(gained, prospect)
-            log.append(f"{started:.4f} to {f:.4f} in {count} evaluations")
-            whole = eqx.combine(unravel(jnp.asarray(theta)), rest)
-            if watch is not None and watch(Round(number, f, whole)):
-                why = "it was stopped"
-                break
-            if not far and last < tolerance and number > 1:
-                why = ""
-                break
-        fitted = jax.tree.map(lambda a, t: a.astype(t), unravel(jnp.asarray(theta)), types)
-        model = eqx.combine(fitted, rest)
-        exact = curvature(theta, least**-0.5) if p <= 60 and np.isfinite(f) else observed
-        fine = np.isfinite(exact).all() and np.isfinite(g).all()
-        m = metric(exact if fine else observed, 1e-6 * least, 1e-8)
-        slope = m.nats(g) if np.isfinite(g).all() else np.inf
-        late = why in ("time is up", "it was stopped")
-        most = max(last, slope) * (3.0 if late else 1.0)
-        trusted = bool(most < 0.2 * p and (not why or late))
-        verdict = Verdict(float(min(last, slope)), float(most), trusted, "" if late else why)
-        names = {"forward": "the forward algorithm", "kalman": "the Kalman filter"}
-        each_sum = np.asarray(sums(theta))
-        method = f"the exact likelihood of {names[kind.kind]}"
-        return Found(model, float(f), 0.0, each_sum, verdict, p, method, number, log, began_at)
+        def scores(theta: Array, values: PyTree) -> Array:
+            def along(direction: Array) -> Array:
+                return jax.jvp(lambda t: each(t, values).ravel(), (theta,), (direction,))[1]
+
+            return jax.lax.map(along, jnp.eye(len(theta)), batch_size=AT_ONCE).T
+
+        self._value = jax.jit(jax.value_and_grad(total))
+        self._scores = jax.jit(scores)
+        self._sums = jax.jit(lambda theta, values: each(theta, values).sum(axis=1))
+
+    def at(self, theta: Array) -> Any:
+        """The model with these parameters."""
+        return eqx.combine(self.ravelled(theta), self.rest)
+
+    def fitted(self, theta: np.ndarray) -> Any:
+        """The same, its parameters as long as they came."""
+        whole = self.ravelled(jnp.asarray(theta))
+        return eqx.combine(jax.tree.map(lambda a, t: a.astype(t), whole, self.types), self.rest)
+
+    def place(self, theta: np.ndarray, tolerance: float) -> str:
+        """Put the nodes of a grid where this θ needs them; why that cannot be done, or nothing."""
+        if self.kind.kind != "grid":
+            return ""
+        before = None if self.kind.values is None else np.asarray(self.kind.values)
+        model = self.at(jnp.asarray(theta))
+        placed = place(model, self.x, self.given, self.key, tolerance=tolerance, nodes=before)
+        if placed.reason:
+            return placed.reason
+        self.kind, self.error = self.kind._replace(values=jnp.asarray(placed.nodes)), placed.error
+        return ""
+
+    def evaluate(self, theta: np.ndarray) -> tuple[float, np.ndarray, float]:
+        """Log likelihood and log prior, their gradient, and 1: there is no noise."""
+        f, g = self._value(theta, self.kind.values)
+        return float(f), np.asarray(g), 1.0
+
+    def scores(self, theta: np.ndarray) -> np.ndarray:
+        """The gradient of every increment."""
+        return np.asarray(self._scores(theta, self.kind.values))
+
+    def sums(self, theta: np.ndarray) -> np.ndarray:
+        """The log likelihood of every sequence."""
+        return np.asarray(self._sums(theta, self.kind.values))
+
+    def curvature(self, theta: np.ndarray, unit: np.ndarray) -> np.ndarray:
+        """Minus the second derivative, from gradients a thousandth of `unit` apart."""
+        steps = 1e-3 * unit
+        columns = [
+            (self.evaluate(theta - u)[1] - self.evaluate(theta + u)[1]) / (2 * h)
+            for h, u in zip(steps, np.diag(steps), strict=True)
+        ]
+        matrix = np.stack(columns)
+        return (matrix + matrix.T) / 2
+
+
+def _climb(
+    model: StateSpace,
+    x: PyTree[Array],
+    given: Given | None,
+    kind: Filter,
+    key: Key[Array, ""],
+    log_prior: Callable[[Any], Array] | None,
+    seconds: float,
+    watch: Callable[[Round], bool] | None,
+) -> Found:
+    began, log = process_time(), []
+    data = _Sequences(model, x, given, kind, key, log_prior)
+    theta, p = data.theta, data.p
+    tolerance, pairs, radius, last, why = 0.004 * p, [], 1.0, np.inf, "time is up"
+    lost, nowhere = 0, data.place(theta, 1.0)
+    if nowhere:
+        raise NotIntegrable(nowhere)
+    f, g, _ = data.evaluate(theta)
+    began_at = f
+    number, observed, least = 0, np.eye(p), np.zeros(p)
+    while number < ROUNDS and process_time() - began < seconds:
+        number += 1
+        if not (np.isfinite(f) and np.isfinite(g).all()):
+            why = "the data have no density under the model, or its gradient is not finite"
+            break
+        s = data.scores(theta)
+        rows = max(int((np.abs(s).sum(axis=1) > 0).sum()), 1)
+        observed = s.T @ s
+        least = np.maximum(np.diag(observed), 0.1 * least) + 1e-200
+        if last < 20 * tolerance and p <= MANY:
+            exact = data.curvature(theta, least**-0.5)
+            observed = exact if np.isfinite(exact).all() else observed
+        m = metric(observed, 1e-6 * least, 1e-8)
+        scale = s.T @ s / rows
+
+        def length(move: np.ndarray, scale: np.ndarray = scale) -> float:
+            return float(np.sqrt(max(move @ scale @ move, 0.0)))
+
+        started, enough = f, 0.05 * tolerance
+        new, f, g, count, pairs, prospect = climb(
+            data.evaluate, theta, f, g, m.solve, length, 100, enough, pairs, radius, 2 * radius
+        )
+        far = length(new - theta) > 2 * radius
+        nowhere = data.place(new, max(tolerance / 4, 0.01 * min(f - started, 100.0)))
+        if nowhere:
+            lost, radius, pairs = lost + 1, radius / 4, []
+            f, g, _ = data.evaluate(theta)
+            why = nowhere
+            if lost < MOST_LOST:
+                continue
+            break
+        radius, why = radius * (2.0 if far else 1.0), "time is up"
+        if data.kind.kind == "grid":
+            f, g, _ = data.evaluate(new)
+        theta, gained = new, f - started
+        last = max(gained, prospect)
+        log.append(f"{started:.4f} to {f:.4f} in {count} evaluations")
+        whole = data.at(jnp.asarray(theta))
+        if watch is not None and watch(Round(number, f, whole)):
+            why = "it was stopped"
+            break
+        if not far and last < tolerance and number > 1:
+            why = ""
+            break
+    fine = p <= MANY and np.isfinite(f)
+    exact = data.curvature(theta, least**-0.5) if fine else observed
+    fine = np.isfinite(exact).all() and np.isfinite(g).all()
+    m = metric(exact if fine else observed, 1e-6 * least, 1e-8)
+    slope = m.nats(g) if np.isfinite(g).all() else np.inf
+    late = why in ("time is up", "it was stopped")
+    most = max(last, slope) * (3.0 if late else 1.0) + data.error
+    trusted = bool(most < 0.2 * p and (not why or late))
+    verdict = Verdict(float(min(last, slope)), float(most), trusted, "" if late else why)
+    exact_ = "" if kind.kind == "grid" else "exact "
+    method = f"the {exact_}likelihood of {NAMES[kind.kind]}"
+    each = data.sums(theta)
+    return Found(
+        data.fitted(theta), float(f), data.error, each, verdict, p, method, number, log, began_at
+    )
 
 
 def _floating(a: Any) -> Array:

@@ -1,5 +1,20 @@
-"""Models of sequences."""
+"""Models of sequences, and their likelihood."""
 
+from alws.state_space.filters import increments
+from alws.state_space.kinds import Filter, find_filter
+from alws.state_space.likelihood import LogLikelihood, sequence_log_likelihood
 from alws.state_space.model import Given, Path, StateSpace, sequences
+from alws.state_space.particles import particle_increments
 
-__all__ = ["Given", "Path", "StateSpace", "sequences"]
+__all__ = [
+    "Filter",
+    "Given",
+    "LogLikelihood",
+    "Path",
+    "StateSpace",
+    "find_filter",
+    "increments",
+    "particle_increments",
+    "sequence_log_likelihood",
+    "sequences",
+]

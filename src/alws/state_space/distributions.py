@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
-from numpyro.distributions import Distribution, Independent, Normal
+from numpyro.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 Shape = tuple[int, ...]
 
@@ -24,14 +24,14 @@ def draw_with(distributions: PyTree, randomness: list[Array]) -> PyTree:
 
     Example: `draw_with(dist.Normal(3.0, 0.1), [jnp.array(0.5)])` is 3.05.
     """
-    leaves, structure = jax.tree.flatten(distributions, is_leaf=_is_distribution)
+    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
     drawn = [_draw_one(d, r) for d, r in zip(leaves, randomness, strict=True)]
     return jax.tree.unflatten(structure, drawn)
 
 
 def draw_once(distributions: PyTree, key: Key[Array, ""]) -> PyTree:
     """One draw from each distribution with keys of its own."""
-    leaves, structure = jax.tree.flatten(distributions, is_leaf=_is_distribution)
+    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
     keys = jax.random.split(key, max(1, len(leaves)))
     return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=False)])
 
@@ -59,9 +59,66 @@ def log_prob(distributions: PyTree, values: PyTree) -> Float[Array, ""]:
 
     Example: `log_prob((dist.Normal(0.0, 1.0), dist.Bernoulli(0.5)), (0.3, 1))`.
     """
-    leaves, structure = jax.tree.flatten(distributions, is_leaf=_is_distribution)
+    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
     values = structure.flatten_up_to(values)
     return sum((d.log_prob(v).sum() for d, v in zip(leaves, values, strict=True)), jnp.zeros(()))
+
+
+def gaussian_of(distributions: PyTree) -> tuple[Float[Array, " n"], Float[Array, "n n"]] | None:
+    """Mean and covariance of a pytree of independent normal distributions; None if one is not.
+
+    Example: `gaussian_of((dist.Normal(0.0, 2.0), dist.Normal(jnp.ones(3), 1.0)))`.
+    """
+    leaves = jax.tree.leaves(distributions, is_leaf=is_distribution)
+    means, covariances = [], []
+    for leaf in leaves:
+        while isinstance(leaf, Independent):
+            leaf = leaf.base_dist
+        if type(leaf) is Normal:
+            loc, scale = (
+                jnp.broadcast_to(jnp.asarray(a), leaf.batch_shape).ravel()
+                for a in (leaf.loc, leaf.scale)
+            )
+            means.append(loc)
+            covariances.append(jnp.diag(scale**2))
+        elif type(leaf) is MultivariateNormal and leaf.batch_shape == ():
+            means.append(leaf.loc)
+            covariances.append(leaf.covariance_matrix)
+        else:
+            return None
+    if not means:
+        return jnp.zeros(0), jnp.zeros((0, 0))
+    return jnp.concatenate(means), jax.scipy.linalg.block_diag(*covariances)
+
+
+def gaussian(
+    distributions: PyTree,
+) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """Mean and covariance of a pytree that is known to be of normal distributions.
+
+    Example: `gaussian(dist.Normal(0.0, 2.0))`.
+    """
+    found = gaussian_of(distributions)
+    if found is None:
+        raise TypeError(f"all distributions must be normal, got {distributions}.")
+    return found
+
+
+def draw_like(distributions: PyTree, value: float = 0.0) -> PyTree:
+    """What a draw looks like, filled with one value.
+
+    Example: `draw_like(dist.Normal(jnp.ones(3), 1.0))` is three zeros.
+    """
+    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
+    return jax.tree.unflatten(structure, [jnp.full(d.shape(), value) for d in leaves])
+
+
+def is_distribution(value: Any) -> bool:
+    """Whether this is a distribution, as `jax.tree` asks of a leaf.
+
+    Example: `jax.tree.leaves(model.initial(), is_leaf=is_distribution)`.
+    """
+    return isinstance(value, Distribution)
 
 
 def _shapes(distributions: Callable[..., PyTree], args: tuple) -> list[Shape | None]:
@@ -69,7 +126,7 @@ def _shapes(distributions: Callable[..., PyTree], args: tuple) -> list[Shape | N
     found: list[Shape | None] = []
 
     def look(*args: Any) -> None:
-        leaves = jax.tree.leaves(distributions(*args), is_leaf=_is_distribution)
+        leaves = jax.tree.leaves(distributions(*args), is_leaf=is_distribution)
         normals = [_normal(d) for d in leaves]
         found.extend(None if d is None else d.batch_shape for d in normals)
 
@@ -91,8 +148,13 @@ def _normal(distribution: Distribution) -> Normal | None:
     return distribution if type(distribution) is Normal else None
 
 
-def _is_distribution(value: Any) -> bool:
-    return isinstance(value, Distribution)
-
-
-__all__ = ["draw_once", "draw_with", "log_prob", "randomness"]
+__all__ = [
+    "draw_like",
+    "draw_once",
+    "draw_with",
+    "gaussian",
+    "gaussian_of",
+    "is_distribution",
+    "log_prob",
+    "randomness",
+]

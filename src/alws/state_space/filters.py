@@ -1,4 +1,4 @@
-"""The exact log likelihood of a sequence, where a filter computes it.
+"""The log likelihood of a sequence, where a filter without chance computes it.
 
     log p(x_1 … x_T) = Σ_t log p(x_t | x_1 … x_{t−1})
 
@@ -7,66 +7,23 @@
   their sum at every time;
 - `kalman`: everything is Gaussian and linear. With s_t ~ N(m, P) given x_1 … x_{t−1}, x_t has mean
   H m + d and covariance S = H P Hᵀ + R, and s_t given x_t too has mean
-  m + P Hᵀ S⁻¹ (x_t − H m − d).
+  m + P Hᵀ S⁻¹ (x_t − H m − d);
+- `grid`: z is one continuous number and all that the model remembers (see `alws.state_space.grid`).
 
-Whether a model is of one of these kinds is found by asking it: which values its latents take, what
-its distributions are, and whether their means move as straight lines with constant spread. Both are
-differentiable in θ, and a time that is not observed tells nothing.
+All are differentiable in θ, and a time that is not observed tells nothing. Which of them fits a
+model is found by `alws.state_space.kinds`.
 """
 
-from typing import Any, NamedTuple
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float, Key, PyTree
-from numpyro.distributions import Distribution, Independent, MultivariateNormal, Normal
+from jaxtyping import Array, Float, PyTree
 
-from alws.state_space.distributions import log_prob
-from alws.state_space.model import Given, StateSpace
-
-MOST_VALUES = 64
-"""How many values a latent may take for the forward algorithm."""
-
-LOOK = 200
-"""How many sequences, or draws of a state, are looked at to find out what a model is."""
-
-
-class Filter(NamedTuple):
-    """Which filter computes the likelihood, with the values of z for the forward algorithm.
-
-    `kind` is "forward", "kalman" or, where neither does, "none" with the reason.
-    """
-
-    kind: str
-    values: PyTree
-    reason: str
-
-
-def find_filter(model: StateSpace, key: Key[Array, ""], given: Given = Given()) -> Filter:
-    """The filter that computes this model's likelihood exactly, if one does.
-
-    Arguments:
-        model: a state-space model.
-        key: for the draws that show what its latents are.
-        given: the conditions of one sequence, as the model's `sample` takes them.
-
-    Example: `find_filter(model, jax.random.key(0)).kind`.
-    """
-    short = _short(model, given)
-    keys = jax.random.split(key, LOOK)
-    z, _ = jax.vmap(lambda k: short.sample(k, _first_times(given, 8)))(keys)
-    leaves = jax.tree.leaves(z)
-    whole = [jnp.issubdtype(leaf.dtype, jnp.integer) or leaf.dtype == bool for leaf in leaves]
-    if leaves and all(whole):
-        return _discrete(model, z)
-    if any(whole):
-        return Filter("none", None, "its latents are partly discrete, partly continuous")
-    reason = _not_linear(model, z, key, given)
-    return Filter("none", None, reason) if reason else Filter("kalman", None, "")
+from alws.state_space.distributions import draw_like, gaussian, log_prob
+from alws.state_space.grid import grid_increments
+from alws.state_space.kinds import Filter, find_filter
+from alws.state_space.model import Given, StateSpace, within
 
 
 def increments(
@@ -82,46 +39,21 @@ def increments(
 
     Example: `increments(model, find_filter(model, key), x).sum()` is log p(x).
     """
+    x = within(x, given)
     if kind.kind == "forward":
         return _forward(model, kind.values, x, given)
     if kind.kind == "kalman":
         return _kalman(model, x, given)
+    if kind.kind == "grid":
+        return grid_increments(model, kind.values, x, given)
     raise ValueError(
         f"{type(model).__name__} must be linear and Gaussian, or have a latent of few values that "
-        f"is all it remembers, to be filtered exactly; {kind.reason}. Use the particle filter."
+        f"is all it remembers, to be filtered without chance; {kind.reason}. Use "
+        "`alws.state_space.particle_increments`."
     )
 
 
 # The forward algorithm --------------------------------------------------------------------------
-
-
-def _discrete(model: StateSpace, z: PyTree) -> Filter:
-    if not (model.inherits("update") and model.inherits("feed_back") and model.inherits("start")):
-        return Filter("none", None, "it remembers more than its discrete latent")
-    start, steps = z
-    if jax.tree.structure(start) != jax.tree.structure(steps):
-        return Filter("none", None, "its first latent is not like the later ones")
-    rows = [
-        np.concatenate(
-            [np.asarray(a).reshape(-1, *a.shape[1:]), np.asarray(b).reshape(-1, *b.shape[2:])]
-        )
-        for a, b in zip(jax.tree.leaves(start), jax.tree.leaves(steps), strict=True)
-    ]
-    flat = np.concatenate([r.reshape(len(r), -1) for r in rows], axis=1)
-    lowest, highest = flat.min(axis=0), flat.max(axis=0)
-    number = int(np.prod(highest - lowest + 1.0))
-    if number > MOST_VALUES:
-        return Filter("none", None, f"its discrete latent takes {number} values or more")
-    grids = np.meshgrid(
-        *[np.arange(a, b + 1) for a, b in zip(lowest, highest, strict=True)], indexing="ij"
-    )
-    table = np.stack([g.ravel() for g in grids], axis=1)
-    values, at = [], 0
-    for row in rows:
-        size = int(np.prod(row.shape[1:]))
-        values.append(jnp.asarray(table[:, at : at + size].reshape(-1, *row.shape[1:]), row.dtype))
-        at += size
-    return Filter("forward", jax.tree.unflatten(jax.tree.structure(start), values), "")
 
 
 def _forward(model: StateSpace, values: PyTree, x: PyTree, given: Given) -> Float[Array, " times"]:
@@ -164,39 +96,13 @@ def _forward(model: StateSpace, values: PyTree, x: PyTree, given: Given) -> Floa
 # The Kalman filter ------------------------------------------------------------------------------
 
 
-def gaussian_of(distributions: PyTree) -> tuple[Float[Array, " n"], Float[Array, "n n"]] | None:
-    """Mean and covariance of a pytree of independent normal distributions; None if one is not.
-
-    Example: `gaussian_of((dist.Normal(0.0, 2.0), dist.Normal(jnp.ones(3), 1.0)))`.
-    """
-    leaves = jax.tree.leaves(distributions, is_leaf=lambda d: isinstance(d, Distribution))
-    means, covariances = [], []
-    for leaf in leaves:
-        while isinstance(leaf, Independent):
-            leaf = leaf.base_dist
-        if type(leaf) is Normal:
-            mean = jnp.broadcast_to(jnp.asarray(leaf.loc), leaf.batch_shape).ravel()
-            means.append(mean)
-            covariances.append(
-                jnp.diag(jnp.broadcast_to(jnp.asarray(leaf.scale), leaf.batch_shape).ravel() ** 2)
-            )
-        elif type(leaf) is MultivariateNormal and leaf.batch_shape == ():
-            means.append(leaf.loc)
-            covariances.append(leaf.covariance_matrix)
-        else:
-            return None
-    if not means:
-        return jnp.zeros(0), jnp.zeros((0, 0))
-    return jnp.concatenate(means), jax.scipy.linalg.block_diag(*covariances)
-
-
 def _kalman(model: StateSpace, x: PyTree, given: Given) -> Float[Array, " times"]:
     controls = () if given.control is None else (given.control,)
     times = len(jax.tree.leaves(x)[0])
     seen = jnp.ones(times, bool) if given.observed is None else given.observed
     begin = model.initial()
-    mean, covariance = _gaussian(begin)
-    like_first = _draw_like(begin)
+    mean, covariance = gaussian(begin)
+    like_first = draw_like(begin)
     zero_state, unravel = ravel_pytree(model.start(like_first))
     zero_state = jnp.zeros_like(zero_state)
     _, first_of = ravel_pytree(like_first)
@@ -212,10 +118,10 @@ def _kalman(model: StateSpace, x: PyTree, given: Given) -> Float[Array, " times"
         """s_t = A s_{t−1} + B z_t + c with z_t = F s_{t−1} + e."""
 
         def latent(s: Array) -> Array:
-            return _gaussian(model.transition(unravel(s), *control))[0]
+            return gaussian(model.transition(unravel(s), *control))[0]
 
-        noise = _gaussian(model.transition(unravel(m), *control))[1]
-        z_like = _draw_like(model.transition(unravel(m), *control))
+        noise = gaussian(model.transition(unravel(m), *control))[1]
+        z_like = draw_like(model.transition(unravel(m), *control))
         _, of_z = ravel_pytree(z_like)
 
         def moved(s: Array, z: Array) -> Array:
@@ -230,9 +136,9 @@ def _kalman(model: StateSpace, x: PyTree, given: Given) -> Float[Array, " times"
         m: Array, p: Array, x: PyTree, seen: Array, control: tuple
     ) -> tuple[Array, Array, Array]:
         def expected(s: Array) -> Array:
-            return _gaussian(model.observation(unravel(s), *control))[0]
+            return gaussian(model.observation(unravel(s), *control))[0]
 
-        h, noise = jax.jacfwd(expected)(m), _gaussian(model.observation(unravel(m), *control))[1]
+        h, noise = jax.jacfwd(expected)(m), gaussian(model.observation(unravel(m), *control))[1]
         flat = ravel_pytree(x)[0].astype(m.dtype)
         s = h @ p @ h.T + noise
         root = jnp.linalg.cholesky(s)
@@ -263,91 +169,4 @@ def _kalman(model: StateSpace, x: PyTree, given: Given) -> Float[Array, " times"
     return jnp.concatenate([density[None], jax.lax.scan(step, (m, p), rest)[1]])
 
 
-def _gaussian(distributions: PyTree) -> tuple[Array, Array]:
-    found = gaussian_of(distributions)
-    assert found is not None
-    return found
-
-
-def _draw_like(distributions: PyTree) -> PyTree:
-    """Zeros shaped like a draw."""
-    leaves, structure = jax.tree.flatten(
-        distributions, is_leaf=lambda d: isinstance(d, Distribution)
-    )
-    return jax.tree.unflatten(structure, [jnp.zeros(d.shape()) for d in leaves])
-
-
-def _not_linear(model: StateSpace, z: PyTree, key: Key[Array, ""], given: Given) -> str:
-    """Why the Kalman filter does not compute its likelihood; empty if it does."""
-    short, few = _short(model, given), _first_times(given, 8)
-    control = () if few.control is None else (jax.tree.map(lambda u: u[0], few.control),)
-    x = jax.vmap(lambda k: short.sample(k, few))(jax.random.split(key, LOOK))[1]
-    if gaussian_of(model.initial()) is None:
-        return "its start is not normal"
-    try:
-        _, after = jax.vmap(lambda z, x: short.states(z, x, few))(z, x)
-    except ValueError as error:
-        return str(error)
-    states = jax.tree.map(lambda s: s[:, 0], after)
-    one = jax.tree.map(lambda s: s[0], states)
-    if gaussian_of(model.transition(one, *control)) is None:
-        return "its transitions are not normal"
-    if gaussian_of(model.observation(one, *control)) is None:
-        return "its observations are not normal"
-    firsts = jax.tree.map(lambda a: a[:, 0], x)
-    latents = jax.tree.map(lambda a: a[:, 0], z.steps)
-
-    def transition(state: PyTree) -> tuple[Array, Array]:
-        return _gaussian(model.transition(state, *control))
-
-    def observation(state: PyTree) -> tuple[Array, Array]:
-        return _gaussian(model.observation(state, *control))
-
-    for name, function in (("transitions", transition), ("observations", observation)):
-        if not _affine(lambda s, f=function: f(s)[0], (states,)):
-            return f"the mean of its {name} is not linear in the state"
-        spread = np.asarray(jax.vmap(lambda s, f=function: f(s)[1])(states))
-        if not np.allclose(spread, spread[0], rtol=1e-4, atol=1e-9):
-            return f"the spread of its {name} depends on the state"
-    if not _affine(lambda s, z: model.update(s, z, *control), (states, latents)):
-        return "its state is not linear in what came before"
-    if not _affine(lambda s, x: model.feed_back(s, x, *control), (states, firsts)):
-        return "its state is not linear in what is fed back"
-    if not _affine(lambda z: model.start(z), (jax.tree.map(lambda a: a, z.start),)):
-        return "its first state is not linear in the first latent"
-    return ""
-
-
-def _affine(function: Any, arguments: tuple) -> bool:
-    """Whether f(a + b − c) = f(a) + f(b) − f(c) on rows of these batches."""
-    if not jax.tree.leaves(arguments):
-        return True
-    if any(not eqx.is_inexact_array(leaf) for leaf in jax.tree.leaves(arguments)):
-        return False
-    a, b, c = (
-        jax.tree.map(lambda leaf, i=i: jnp.roll(leaf, i, axis=0), arguments) for i in range(3)
-    )
-    combined = jax.tree.map(lambda a, b, c: a + b - c, a, b, c)
-    values = [jax.vmap(lambda *s: ravel_pytree(function(*s))[0])(*s) for s in (combined, a, b, c)]
-    left, right = np.asarray(values[0]), np.asarray(values[1] + values[2] - values[3])
-    size = np.abs(np.asarray(values[1])).max(initial=1e-12)
-    return bool(np.isfinite(left).all() and np.allclose(left, right, rtol=1e-3, atol=1e-4 * size))
-
-
-def _first_times(given: Given, number: int) -> Given:
-    return jax.tree.map(lambda a: a[:number], given)
-
-
-def _short(model: StateSpace, given: Given) -> StateSpace:
-    """The model for a few times, where it says itself how many there are."""
-    times = getattr(model, "times", None)
-    if jax.tree.leaves(given) or not isinstance(times, int):
-        return model
-    return _with_times(model, min(8, times))
-
-
-def _with_times(model: StateSpace, times: int) -> StateSpace:
-    changed = object.__new__(type(model))
-    for name, value in vars(model).items():
-        object.__setattr__(changed, name, times if name == "times" else value)
-    return changed
+__all__ = ["Filter", "find_filter", "increments"]

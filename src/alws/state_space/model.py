@@ -128,7 +128,7 @@ class StateSpace(eqx.Module):
 
     def log_joint(self, z: Path, x: PyTree, given: Given = Given()) -> Float[Array, ""]:
         """log p(z_1) + Σ_t log p(z_t | s_{t−1}, u_t) + Σ_t log p(x_t | s_t, u_t)."""
-        controls, x = _control(given), _within(x, given)
+        controls, x = _control(given), within(x, given)
         before, after = self.states(z, x, given)
         moved = jax.tree.map(lambda u: u[1:], controls) if self.observe_start else controls
 
@@ -288,8 +288,11 @@ def _seen(x: PyTree, given: Given) -> PyTree:
     return jax.tree.map(lambda a: jnp.where(_rows(given.observed, a), a, 0), x)
 
 
-def _within(x: PyTree, given: Given) -> PyTree:
-    """x with an observed value, which lies in its support, where it is not observed."""
+def within(x: PyTree, given: Given) -> PyTree:
+    """x with an observed value, which lies in its support, where it is not observed.
+
+    Example: `within(jnp.array([2.0, 0.0]), Given(observed=jnp.array([True, False])))` is [2, 2].
+    """
     if given.observed is None:
         return x
     first = jnp.argmax(given.observed)
