@@ -39,6 +39,7 @@ SLOW = {
     "sleep_phase.py": ("--problems", "mixture"),
     "step.py": (),
     "table.py": (),
+    "windows.py": (),
     "time_to_claim.py": ("--experiments", "gradient", "pinwheel"),
 }
 NEED_DATA = {"posterior_gradient.py"}

@@ -5,27 +5,31 @@ whose gradient at θ_t estimates that of the mean log likelihood:
 
 - `Joint`    J̄ = Σ_n w̄_n log p_θ(z_n, x_n), any model, one right-hand side however many data;
 - `Natural`  J̄ = (1/M) Σ_mn W_mn [η_θ(z_n)·s(x*_m) − Ψ_θ(z_n)], exponential families;
-- `Cross`    J̄ = (1/M) Σ_mn W_mn log p_θ(z_n, x*_m), any model, M×N densities.
+- `Cross`    J̄ = (1/M) Σ_mn W_mn log p_θ(z_n, x*_m), any model, M×N densities;
+- `Local`    J̄ = (1/M) Σ_m Σ_t Ĵ_t(view t of x*_m), the log joint's terms each on its own view.
 
 `direct_gradients` regresses the vectors ∇_θ log p_θ(z_n, x_n) themselves, eq. (manual_loss); the
 mean of its predictions is the gradient of `Joint`'s J̄.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Literal
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from alws.devices import by_blocks
 from alws.model import (
     AnyModel,
     Draws,
     ExponentialFamilyModel,
+    Terms,
     condition_arguments,
     draw,
     has_likelihood,
@@ -55,6 +59,38 @@ class Estimate(eqx.Module):
 
     regresses: ClassVar[bool] = True
 
+    def check(self, model: AnyModel, draw: Draws, condition: PyTree | None) -> None:
+        """Refuse, at the start of a fit, a model that this estimate cannot be used with.
+
+        Arguments:
+            model: the model.
+            draw: one draw of it.
+            condition: that which it was drawn under.
+        """
+
+    def views(
+        self,
+        model: AnyModel,
+        x: PyTree,
+        condition: PyTree | None,
+        key: Key[Array, ""] | None = None,
+    ) -> PyTree:
+        """What the regression compares: the observations themselves, unless an estimate differs.
+
+        Arguments:
+            model: the model.
+            x: a batch of observations.
+            condition: that which they were made under.
+            key: given for a wake batch, of whose views a sample may do; `weigh` has the same.
+        """
+        return x
+
+    def targets(
+        self, model: AnyModel, draws: Draws, condition: PyTree | None
+    ) -> Float[Array, " views"]:
+        """What the regression is to predict at the views of some draws: log p(z, x) of each."""
+        return log_joints(model, draws, condition)
+
     @abstractmethod
     def weigh(
         self,
@@ -82,7 +118,7 @@ class Estimate(eqx.Module):
         x: PyTree,
         condition: PyTree | None,
     ) -> Float[Array, " points"]:
-        """Ĵ(x) of every point, to be compared with log p(z, x) of held-out sleep samples."""
+        """Ĵ at the views of every point, to be compared with the targets of held-out draws."""
 
 
 def choose(model: AnyModel) -> "Estimate":
@@ -234,6 +270,155 @@ class Natural(Estimate):
         return value + (smoother.weights(x) * regressed).sum(axis=1)
 
 
+class Local(Estimate):
+    """Regress each term of the log joint on its own view of the observation.
+
+    For models with `terms(z, x)` and `views(x)`, such as every `alws.StateSpace`, whose term of
+    time t is regressed on a window of the data around t. Sleep samples are pooled over the terms:
+    pairs of a term and its view, of every draw so many, taken evenly over the terms. A model that
+    gives no terms has one, its log joint density, and its view is x: this is then `Joint`.
+
+    Arguments:
+        window: handed to the model's `views` as `window`; its own choice for None.
+        pairs: how many pairs of term and view the regression is fitted to, at least one of every
+            sleep sample.
+        points: of how many views a step sees a sample, if the wake batch has more.
+
+    Example: `alws.Settings(estimate=alws.estimates.Local(window=8), sleep_samples=100)`.
+    """
+
+    window: int | None = eqx.field(static=True)
+    pairs: int = eqx.field(static=True)
+    points: int = eqx.field(static=True)
+
+    def __init__(self, window: int | None = None, *, pairs: int = 1000, points: int = 4096):
+        if window is not None:
+            at_least("window", window, 0)
+        at_least("pairs", pairs, 2)
+        at_least("points", points, 2)
+        self.window = window
+        self.pairs = pairs
+        self.points = points
+
+    def check(self, model: AnyModel, draw: Draws, condition: PyTree | None) -> None:
+        """Refuse terms that are no vector, or as many views as there are not terms."""
+        name = type(model).__name__
+        if self.window is not None and not isinstance(model, Terms):
+            raise ValueError(
+                f"{name} must have `terms(z, x)` and `views(x)` for its views to have a `window`, "
+                f"{self.window}. Give it both, or leave `window` out."
+            )
+        terms = jax.eval_shape(lambda d: self._terms(model, d.z, d.x, condition), draw)
+        if not hasattr(terms, "ndim") or terms.ndim != 1:
+            raise ValueError(
+                f"{name}.terms(z, x) must be one array of numbers, a term each; got "
+                f"{getattr(terms, 'shape', terms)}. Sum each term to one number and stack them."
+            )
+        views = jax.eval_shape(lambda d: self._views(model, d.x, condition), draw)
+        lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(views)}
+        if lengths != {terms.shape}:
+            found = sorted(length[0] if length else 0 for length in lengths)
+            raise ValueError(
+                f"{name}.views(x) must have as many views as {name}.terms(z, x) has terms, "
+                f"{len(terms)}, as leading axis of each leaf; got {found}. Give every term a view, "
+                "or sum the terms that share one."
+            )
+
+    def views(
+        self,
+        model: AnyModel,
+        x: PyTree,
+        condition: PyTree | None,
+        key: Key[Array, ""] | None = None,
+    ) -> PyTree:
+        """The views of some terms of each observation, or, with a key, of a wake batch."""
+        whole = jax.vmap(lambda x: self._views(model, x, condition))(x)
+        number, terms = jax.tree.leaves(whole)[0].shape[:2]
+        if key is None:
+            chosen = spread_evenly(number, terms, self.pairs)
+            return jax.tree.map(lambda a: _rows(a, chosen), whole)
+        flat = jax.tree.map(lambda a: a.reshape(number * terms, *a.shape[2:]), whole)
+        if number * terms <= self.points:
+            return flat
+        within = jax.random.uniform(key, (self.points,))
+        sampled = (jnp.arange(self.points) + within) * (number * terms / self.points)
+        chosen = jnp.minimum(jnp.floor(sampled).astype(int), number * terms - 1)
+        return jax.tree.map(lambda a: a[chosen], flat)
+
+    def targets(
+        self, model: AnyModel, draws: Draws, condition: PyTree | None
+    ) -> Float[Array, " views"]:
+        """The terms whose views `views` has."""
+        values = self._all_terms(model, draws, condition)
+        number, terms = values.shape
+        return _rows(values, spread_evenly(number, terms, self.pairs))
+
+    def weigh(
+        self,
+        model: AnyModel,
+        smoother: Smoother,
+        sleep: Draws,
+        x: PyTree,
+        condition: PyTree | None,
+        key: Key[Array, ""] | None = None,
+    ) -> Weights:
+        """w̄ = Wᵀ1·(terms of an observation)/(views seen), of each pair."""
+        terms = jax.eval_shape(lambda: self._all_terms(model, sleep, condition)).shape[1]
+        key = jax.random.key(0) if key is None else key
+        views = self.views(model, x, condition, key)
+        return Weights(terms * _mean_weights(smoother, views), None)
+
+    def objective(
+        self, model: AnyModel, sleep: Draws, weights: Weights, condition: PyTree | None
+    ) -> Float[Array, ""]:
+        """Σ over pairs of w̄ times the term."""
+        return weights.mean @ self.targets(model, sleep, condition)
+
+    def predict(
+        self, model: AnyModel, smoother: Smoother, sleep: Draws, x: PyTree, condition: PyTree | None
+    ) -> Float[Array, " points"]:
+        """W·terms at the views of these observations."""
+        terms = self.targets(model, sleep, condition)[:, None]
+        return smoother.predict(self.views(model, x, condition), terms)[:, 0]
+
+    def _all_terms(
+        self, model: AnyModel, draws: Draws, condition: PyTree | None
+    ) -> Float[Array, "draws terms"]:
+        def some(draws: Draws) -> Array:
+            return jax.vmap(lambda z, x: self._terms(model, z, x, condition))(*draws)
+
+        return by_blocks(some, draws)
+
+    def _terms(self, model: Any, z: PyTree, x: PyTree, condition: PyTree | None) -> Array:
+        if isinstance(model, Terms):
+            return model.terms(z, x, *condition_arguments(condition))
+        return log_joint(model, z, x, condition)[None]
+
+    def _views(self, model: Any, x: PyTree, condition: PyTree | None) -> PyTree:
+        if not isinstance(model, Terms):
+            return jax.tree.map(lambda a: a[None], x)
+        chosen = {} if self.window is None else {"window": self.window}
+        return model.views(x, *condition_arguments(condition), **chosen)
+
+
+def spread_evenly(number: int, terms: int, pairs: int) -> Int[np.ndarray, "number each"]:
+    """Which terms of each draw are taken, so that all are taken equally often, to within one.
+
+    Arguments:
+        number: how many draws there are.
+        terms: how many terms each has.
+        pairs: how many pairs of draw and term are wanted, at the least one of each draw.
+
+    Example: `spread_evenly(10, 4, 20)` has two different terms of each of ten draws.
+    """
+    each = min(terms, -(-pairs // number))
+    step = round(0.618 * terms)
+    while math.gcd(step, terms) != 1:
+        step += 1
+    taken = np.arange(number * each).reshape(number, each) * step % terms
+    return np.broadcast_to(np.arange(terms), (number, terms)) if each == terms else taken
+
+
 class Centred(Estimate):
     """Another estimate with its mean gradient on `points` fresh draws taken off.
 
@@ -314,6 +499,11 @@ def direct_gradients(
     gradients = jax.vmap(gradient)(*sleep)
     weights = smoother.weights(x)
     return jax.tree.map(lambda g: jnp.tensordot(weights, g, axes=1), gradients)
+
+
+def _rows(a: Array, chosen: Int[np.ndarray, "number each"]) -> Array:
+    """The chosen entries of each row, all rows after one another."""
+    return a[np.arange(len(chosen))[:, None], chosen].reshape(chosen.size, *a.shape[2:])
 
 
 def _mean_weights(smoother: Smoother, x: PyTree) -> Float[Array, " sleep"]:

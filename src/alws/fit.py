@@ -83,6 +83,7 @@ from alws.validation import (
     match_conditions,
     match_data,
     positive,
+    shape_of_draw,
     yes_or_no,
 )
 from alws.wake_sleep import DIAGNOSTICS, Adapt, Info, State, WakeSleep
@@ -345,7 +346,7 @@ def prepare(
     check_support(model, data, key, condition, conditions=conditions)
     check_simulator(model, key, condition)
     check_log_prior(log_prior, model)
-    algorithm = _resolve(settings, model, data, size, steps, log_prior, key)
+    algorithm = _resolve(settings, model, data, condition, size, steps, log_prior, key)
     check_cost(algorithm.regression, settings.sleep_samples)
     if settings.optimiser is not None:
         check_optimiser(settings.optimiser, model, settings.sleep_samples, key)
@@ -355,10 +356,13 @@ def prepare(
         check_varied(placed, draws, placed_key, placed_condition)
         if conditions is None:
             check_discrete(draws, data)
-        first = eqx.filter_jit(lambda model, draws: on_every_device(algorithm.init(model, draws)))
-        state = first(placed, draws)
+        first = eqx.filter_jit(
+            lambda model, draws, given: on_every_device(algorithm.init(model, draws, given))
+        )
+        state = first(placed, draws, placed_condition)
         if state.regression is not None:
-            follow(state.regression, state.model).check(draws.x)
+            views = algorithm.estimate.views(placed, draws.x, placed_condition)
+            follow(state.regression, state.model).check(views)
     if conditions is not None:
         check_discrete(draws_of_each(model, conditions, key, settings.sleep_samples), data)
     problem = Problem(data, conditions, draws, size, batch_size)
@@ -397,6 +401,7 @@ def _resolve(
     settings: Settings,
     model: AnyModel,
     data: PyTree[Array],
+    condition: PyTree | None,
     size: int,
     steps: int,
     log_prior: Callable[[Any], Array] | None,
@@ -404,6 +409,8 @@ def _resolve(
 ) -> WakeSleep:
     """The algorithm with every choice made that the settings left open."""
     estimate = settings.estimate or default_estimate(model)
+    estimate.check(model, shape_of_draw(model, key, condition), condition)
+    data = estimate.views(model, data, condition, key)
     regression = settings.regression
     if isinstance(regression, Recipe):
         regression = regression.make(data, key)

@@ -95,6 +95,24 @@ class ExponentialFamilyModel(Prior, Protocol):
         ...
 
 
+@runtime_checkable
+class Terms(Protocol):
+    """A model whose log joint is a sum of terms that each look at a part of the observation.
+
+    Such as the times of a sequence, or the rows of a group. See `alws.estimates.Local`.
+    """
+
+    @property
+    def terms(self) -> Callable[..., Float[Array, " terms"]]:
+        """`terms(z, x)`, the terms of log p_θ(z, x); their sum is the log joint density."""
+        ...
+
+    @property
+    def views(self) -> Callable[..., PyTree]:
+        """`views(x)`, what each term is regressed on; the terms are its leaves' leading axis."""
+        ...
+
+
 AnyModel: TypeAlias = Model | ExponentialFamilyModel
 """Whatever `alws.fit` can fit."""
 

@@ -253,11 +253,11 @@ class WakeSleep:
     log_prior: Callable[[Any], Array] | None = None
     data_size: int = 1
 
-    def init(self, model: AnyModel, draws: Draws) -> State:
+    def init(self, model: AnyModel, draws: Draws, condition: PyTree | None = None) -> State:
         """The state before the first step; γ's scales come from a first set of sleep samples."""
         gamma = None
         if self.regression is not None and self.estimate.regresses:
-            gamma = self.regression.initialise(draws.x)
+            gamma = self.regression.initialise(self.estimate.views(model, draws.x, condition))
         zero = jnp.zeros((), int)
         return State(
             model,
@@ -300,8 +300,13 @@ class WakeSleep:
         # Sleep phase: draw, and fit the regression.
         raw, validation = self._draw(model, key, condition)
         sleep, replaced = replace_nonfinite(raw)
+        wake_key = jax.random.fold_in(key, 3)
+        wake_views = self.estimate.views(model, x, condition, wake_key)
         smoother, to_gamma = eqx.filter_vjp(
-            lambda gamma: self._fit(gamma, model, sleep.x, x), state.regression
+            lambda gamma: self._fit(
+                gamma, model, self.estimate.views(model, sleep.x, condition), wake_views
+            ),
+            state.regression,
         )
 
         # Adapt: score it on held-out samples, and the gradient of the score in γ.
@@ -322,9 +327,7 @@ class WakeSleep:
         r2, gamma_gradient = self._score(state, smoother, to_gamma, score)
 
         # Wake phase: the weights of the sleep samples for the data, and J̄'s gradient in θ.
-        weights = self.estimate.weigh(
-            model, smoother, sleep, x, condition, jax.random.fold_in(key, 3)
-        )
+        weights = self.estimate.weigh(model, smoother, sleep, x, condition, wake_key)
         weights = jax.lax.stop_gradient(weights)
         value, gradient = value_and_gradient(
             lambda model, draws: self.estimate.objective(model, draws, weights, condition),
@@ -333,12 +336,14 @@ class WakeSleep:
             replaced,
         )
 
-        seen = Measured(smoother, weights, x, r2)
+        seen = Measured(smoother, weights, wake_views, r2)
         due = state.step % self.measure_every == 0
         diagnostics = value_if(
             due, lambda: {name: measure(seen) for name, measure in DIAGNOSTICS.items()}
         )
-        escalations = jnp.zeros((), int) if smoother is None else smoother.report(x).escalations
+        escalations = (
+            jnp.zeros((), int) if smoother is None else smoother.report(wake_views).escalations
+        )
         return Phases(
             sleep, weights, replaced, escalations, value, gradient, gamma_gradient, diagnostics
         )
@@ -507,7 +512,7 @@ def held_out_error(
     parameters, rest = eqx.partition(model, eqx.is_inexact_array)
 
     def truths(parameters: Any) -> Array:
-        return log_joints(eqx.combine(parameters, rest), held_out, condition)
+        return estimate.targets(eqx.combine(parameters, rest), held_out, condition)
 
     def predictions(parameters: Any) -> Array:
         whole = eqx.combine(parameters, rest)

@@ -5,6 +5,7 @@ from alws.state_space.kinds import Filter, find_filter
 from alws.state_space.likelihood import LogLikelihood, sequence_log_likelihood
 from alws.state_space.model import Given, Path, StateSpace, sequences
 from alws.state_space.particles import particle_increments
+from alws.state_space.windows import View
 
 __all__ = [
     "Filter",
@@ -12,6 +13,7 @@ __all__ = [
     "LogLikelihood",
     "Path",
     "StateSpace",
+    "View",
     "find_filter",
     "increments",
     "particle_increments",

@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from alws.state_space.distributions import draw_once, draw_with, log_prob, randomness
+from alws.state_space.windows import View, view_windows
 from alws.validation import numbers, own
 
 
@@ -128,6 +129,13 @@ class StateSpace(eqx.Module):
 
     def log_joint(self, z: Path, x: PyTree, given: Given = Given()) -> Float[Array, ""]:
         """log p(z_1) + Σ_t log p(z_t | s_{t−1}, u_t) + Σ_t log p(x_t | s_t, u_t)."""
+        return self.terms(z, x, given).sum()
+
+    def terms(self, z: Path, x: PyTree, given: Given = Given()) -> Float[Array, " times"]:
+        """log p(z_t | s_{t−1}, u_t) + log p(x_t | s_t, u_t) of each time, log p(z_1) in the first.
+
+        Example: `model.terms(z, x).sum()` is `model.log_joint(z, x)`.
+        """
         controls, x = _control(given), within(x, given)
         before, after = self.states(z, x, given)
         moved = jax.tree.map(lambda u: u[1:], controls) if self.observe_start else controls
@@ -141,11 +149,24 @@ class StateSpace(eqx.Module):
         seen = jax.vmap(seeing)(after, x, controls)
         if given.observed is not None:
             seen = jnp.where(given.observed, seen, 0.0)
-        return (
-            log_prob(self.initial(), z.start)
-            + jnp.sum(jax.vmap(moving)(before, z.steps, moved))
-            + jnp.sum(seen)
-        )
+        moves = jax.vmap(moving)(before, z.steps, moved)
+        first = log_prob(self.initial(), z.start)
+        if self.observe_start:
+            return seen + jnp.concatenate([first[None], moves])
+        return (seen + moves).at[0].add(first)
+
+    def views(self, x: PyTree, given: Given = Given(), *, window: int | None = None) -> View:
+        """What the term of each time is regressed on: x, u and the ends `window` times around.
+
+        Arguments:
+            x: one sequence.
+            given: its conditions.
+            window: how many times on either side are seen; 6 unless given, or all of a shorter
+                sequence.
+
+        Example: `model.views(x, window=6).x[10]` has x at the times 4 to 16.
+        """
+        return view_windows(x, given.control, given.observed, window)
 
     def states(self, z: Path, x: PyTree, given: Given = Given()) -> tuple[PyTree, PyTree]:
         """The state before each transition, and at each observation (before it is fed back).
