@@ -15,7 +15,7 @@ from alws.groups import Rows, groups
 from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, precision
 from alws.natural_units import natural_units
 from alws.numpyro import UnsupportedProgram, from_numpyro
-from alws.results import expectation, posterior_mode, standard_errors
+from alws.results import expectation, log_likelihood, posterior_mode, standard_errors
 from alws.state_space import Given, StateSpace, sequences
 from alws.wake_sleep import ALWS_A, ALWS_F, Adapt
 
@@ -53,6 +53,7 @@ __all__ = [
     "kernels",
     "likelihoods",
     "log_joint",
+    "log_likelihood",
     "natural_units",
     "posterior_mode",
     "precision",

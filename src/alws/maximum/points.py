@@ -70,6 +70,7 @@ def design(rng, number: int, u: np.ndarray, style: str) -> tuple[np.ndarray, np.
     of the unit cube, so a shifted lattice integrates smooth posteriors with more than polynomial
     accuracy. `gaussian`: ± pairs of exact second moments, exact for Gaussian posteriors and scores
     of degree three. `wide`: the same, a quarter of them spread two and a half times as far.
+    `free`: as `wide`, the moments as they fall, for weights whose mean has no bias.
     """
     points, dimension = u.shape
     if dimension == 0:
@@ -77,19 +78,27 @@ def design(rng, number: int, u: np.ndarray, style: str) -> tuple[np.ndarray, np.
     shifted = np.clip((u + rng.random((number, 1, dimension))) % 1.0, 1e-10, 1 - 1e-10)
     if style == "student":
         e = 0.9 * (2 * shifted - 1) / np.sqrt(2 * shifted * (1 - shifted))
-        return e, (-1.5 * np.log(2 + (e / 0.9) ** 2) - np.log(0.9)).sum(-1)
-    far = points // 4 if style == "wide" else 0
+        return e, log_density(e, style)
+    far = 0 if style == "gaussian" else points // 4
     half = ndtri(shifted[:, rng.permutation(points)[: points // 2]])
     near, outer = half[:, : (points - far) // 2], half[:, (points - far) // 2 :]
-    if near.shape[1] >= dimension:  # exact second moments
+    if near.shape[1] >= dimension and style != "free":  # exact second moments
         factor = np.linalg.cholesky(np.einsum("mki,mkj->mij", near, near) / near.shape[1])
         near = near @ np.linalg.inv(factor).transpose(0, 2, 1)
     e = np.concatenate([near, -near, WIDTH * outer, -WIDTH * outer], axis=1)
-    square, constant = -0.5 * (e**2).sum(-1), 0.5 * dimension * np.log(2 * np.pi)
-    if style == "wide":
+    return e, log_density(e, style)
+
+
+def log_density(e: np.ndarray, style: str) -> np.ndarray:
+    """log q of points ε of this style, entries last."""
+    if style == "student":
+        return (-1.5 * np.log(2 + (e / 0.9) ** 2) - np.log(0.9)).sum(-1)
+    dimension = e.shape[-1]
+    square = -0.5 * (e**2).sum(-1)
+    if style != "gaussian":
         spread = square / WIDTH**2 - dimension * np.log(WIDTH)
         square = np.logaddexp(np.log(0.75) + square, np.log(0.25) + spread)
-    return e, square - constant
+    return square - 0.5 * dimension * np.log(2 * np.pi)
 
 
 WIDTH = 2.5

@@ -11,13 +11,16 @@ from alws.results.held_out import (
     enumerated_log_likelihood,
     importance_log_likelihood,
 )
+from alws.results.log_likelihood import LogLikelihood, NoLikelihood, log_likelihood
 from alws.results.posterior import Mode, expectation, posterior_mode
 from alws.results.standard_errors import StandardErrors, standard_errors
 
 __all__ = [
     "Annealed",
     "Enclosed",
+    "LogLikelihood",
     "Mode",
+    "NoLikelihood",
     "StandardErrors",
     "annealed_log_likelihood",
     "binary_codes",
@@ -25,6 +28,7 @@ __all__ = [
     "enumerated_log_likelihood",
     "expectation",
     "importance_log_likelihood",
+    "log_likelihood",
     "posterior_mode",
     "standard_errors",
 ]
