@@ -35,7 +35,8 @@ COLUMNS = "{:<27}{:>5}{:>5}{:>12}{:>10}{:>8}  {:<48}{}"
 def run_fit(problem, seed):
     """One fit by default: its gap in nats, seconds and verdict."""
     began = time.perf_counter()
-    result = alws.fit(problem.start, problem.data, key=jax.random.key(seed))
+    key = jax.random.key(seed)
+    result = alws.fit(problem.start, problem.data, conditions=problem.conditions, key=key)
     jax.block_until_ready(jax.tree.leaves(result.model))
     seconds = time.perf_counter() - began
     gap = problem.maximum - problem.log_likelihood(result.model)
@@ -49,16 +50,16 @@ def run_fit(problem, seed):
     }
 
 
-def run_rival(problem):
+def run_rival(problem, rival):
     """What a user would take otherwise: its name, gap and seconds."""
     began = time.perf_counter()
-    name, reached = problem.rival()
+    name, reached = rival()
     seconds = time.perf_counter() - began
     return {"name": name, "gap": problem.maximum - reached, "seconds": seconds}
 
 
-def row(problem, seed, run, rival):
-    other = "" if rival is None else "{name}: {gap:.3f}, {seconds:.1f} s".format(**rival)
+def row(problem, seed, run, rivals):
+    other = "; ".join("{name}: {gap:.3f}, {seconds:.1f} s".format(**rival) for rival in rivals)
     return COLUMNS.format(
         problem.name,
         seed,
@@ -81,18 +82,23 @@ def main():
     print(COLUMNS.format("problem", "seed", "p", "gap", "gap/p ", "s", "verdict", "rival: gap, s"))
     report = {"jax": jax.__version__, "machine": platform.machine(), "bar": BAR, "problems": {}}
     for name in arguments.problems:
-        problem = PROBLEMS[name](0)
-        rival = run_rival(problem) if arguments.rivals else None
+        try:
+            problem = PROBLEMS[name](0)
+        except FileNotFoundError as error:
+            print(f"{name}: {error}")
+            continue
+        others = (problem.rival, *problem.others) if arguments.rivals else ()
+        rivals = [run_rival(problem, rival) for rival in others]
         runs = []
         for seed in range(arguments.seeds):
             problem = PROBLEMS[name](seed)
             runs.append({"seed": seed, **run_fit(problem, seed)})
-            print(row(problem, seed, runs[-1], None if seed else rival), flush=True)
+            print(row(problem, seed, runs[-1], () if seed else rivals), flush=True)
         report["problems"][name] = {
             "parameters": problem.parameters,
             "maximum": problem.maximum,
             "source": problem.source,
-            "rival": rival,
+            "rivals": rivals,
             "fits": runs,
         }
         if arguments.json:  # after each problem, for the patient

@@ -1,15 +1,17 @@
 """Problems with a known maximum of the likelihood, to try `alws.fit` on.
 
     problem = PROBLEMS["sleepstudy"](seed=0)
-    result = alws.fit(problem.start, problem.data, key=jax.random.key(0))
+    key = jax.random.key(0)
+    result = alws.fit(problem.start, problem.data, conditions=problem.conditions, key=key)
     problem.maximum - problem.log_likelihood(result.model)  # nats, over all data
 
-The seed moves the start where a symmetry must be broken, never the data.
+The seed moves the start where a symmetry must be broken, and that of groups of rows, never the
+data.
 """
 
 from collections.abc import Callable
 
-from known_maxima import counts, gaussian, items, mixtures, others, tails
+from known_maxima import counts, gaussian, grouped, items, mixtures, others, tails
 from known_maxima.base import Exact, Problem
 
 PROBLEMS: dict[str, Callable[[int], Problem]] = {
@@ -47,6 +49,15 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
         for entries in gaussian.LADDER
         for on_model in (True, False)
     },
+    "cattle": grouped.cattle,
+    "bacteria": grouped.bacteria,
+    "contraception": grouped.contraception,
+    "contraception_districts": grouped.contraception_districts,
+    "seizure_rates": grouped.seizure_rates,
+    "doctorates_zero_inflated": grouped.doctorates_zero_inflated,
+    "doctorates_negative_binomial": grouped.doctorates_negative_binomial,
+    "doctorates_inflated": grouped.doctorates_inflated,
+    "sleepstudy_rows": grouped.sleepstudy_rows,
     "gas": tails.gas,
     "returns": tails.returns,
     "frontier": tails.frontier,

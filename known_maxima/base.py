@@ -22,7 +22,8 @@ class Problem:
 
     `parameters` counts free parameters: what softmax, rotations and unused entries leave over.
     `rival()` fits the same in another way, as a user would, and returns its name and the log
-    likelihood it reaches. `recompute()` finds the maximum anew, independently of what is stored.
+    likelihood it reaches; `others` are further such ways. `recompute()` finds the maximum anew,
+    independently of what is stored. `conditions` are those of `alws.fit`.
     """
 
     name: str
@@ -34,6 +35,8 @@ class Problem:
     rival: Rival
     source: str
     recompute: Callable[[], float]
+    conditions: PyTree | None = None
+    others: tuple[Rival, ...] = ()
 
 
 def in_double(function: Callable[..., Any], *trees: Any) -> Any:

@@ -103,6 +103,9 @@ def log_density(e: np.ndarray, style: str) -> np.ndarray:
 
 WIDTH = 2.5
 
+NEGLIGIBLE = 80.0
+"""Points whose log weight is so far below their cell's largest count nothing in float64."""
+
 
 def root_of_inverse(precision, floor=1e-3):
     """L with LLᵀ = A⁻¹, negative and tiny curvatures replaced, and log |det L|."""
@@ -216,9 +219,10 @@ def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
         return mode.mean, shape, joined(shape)
 
     def place(theta, grid, obs, proposal, e, log_e, temperature=1.0):
-        """Points drawn from the proposals, those of probability 0 replaced and switched off.
+        """Points drawn from the proposals, those that count nothing replaced and switched off.
 
-        The weights that EM holds are tempered over the discrete values.
+        So far out densities may be finite and their gradients not. The weights that EM holds are
+        tempered over the discrete values.
         """
         c = proposal.mean[:, :, None] + jnp.einsum("mkd,mvcd->mvkc", e, proposal.root)
 
@@ -229,6 +233,8 @@ def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
         z, slope, f = over_cells(one, obs, grid.values, c)
         log_q = log_e[:, None] - proposal.log_volume[..., None] - slope
         good = jnp.isfinite(f - log_q) & grid.live[:, None]
+        most = jnp.where(good, f - log_q, -jnp.inf).max(axis=2, keepdims=True)
+        good &= f - log_q > most - NEGLIGIBLE
         shape = f.shape
         best = jnp.argmax(jnp.where(good, f, -jnp.inf).reshape(shape[0], -1), axis=1)
 
