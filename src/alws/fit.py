@@ -32,6 +32,7 @@ from alws.callbacks import (
     warn_of_refusals,
     warn_of_replaced,
 )
+from alws.checkpoint.origin import describe
 from alws.devices import (
     Devices,
     device_get,
@@ -58,7 +59,6 @@ from alws.maximum import (
 )
 from alws.model import AnyModel, Draws, has_likelihood, in_own_precision, precision
 from alws.natural_units import natural_units
-from alws.origin import describe
 from alws.regressions.as_published import AsPublished
 from alws.regressions.base import Recipe, Regression, one_lapack_thread
 from alws.regressions.kernel_ridge import KernelRidge

@@ -33,7 +33,7 @@ LONGEST = 60
 
 LIBRARIES = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {str(Path(__file__).parent)}
+    | {str(Path(__file__).parents[1])}
 )
 """Code in these folders counts by its name alone."""
 

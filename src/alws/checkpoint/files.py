@@ -37,7 +37,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from alws import devices
-from alws.origin import differences
+from alws.checkpoint.origin import differences
 
 HEADER = "header.json"
 SHARED = "Put the checkpoint on a file system that all processes share, and give all the same path."

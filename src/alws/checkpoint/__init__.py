@@ -1,0 +1,43 @@
+"""Files that a fit goes on from: what they hold, where they may be, what they belong to."""
+
+from alws.checkpoint.files import (
+    FORMAT,
+    HEADER,
+    CheckpointError,
+    check_free,
+    check_header,
+    check_kind,
+    check_name,
+    check_path,
+    check_standing,
+    check_unchanged,
+    claimed,
+    header,
+    load,
+    load_fit,
+    reserve,
+    save,
+    save_fit,
+    save_or_warn,
+)
+
+__all__ = [
+    "FORMAT",
+    "HEADER",
+    "CheckpointError",
+    "check_free",
+    "check_header",
+    "check_kind",
+    "check_name",
+    "check_path",
+    "check_standing",
+    "check_unchanged",
+    "claimed",
+    "header",
+    "load",
+    "load_fit",
+    "reserve",
+    "save",
+    "save_fit",
+    "save_or_warn",
+]
