@@ -51,6 +51,7 @@ def neuron(times, sleep_samples, repeats):
         optimiser=optax.adam(0.02),
         sleep_samples=sleep_samples,
         adapt=alws.Adapt(),
+        conditions="separate",
     )
     start = hodgkin_huxley.HodgkinHuxley(hodgkin_huxley.START)
     return seconds(start, data, settings, repeats, conditions=alws.Given(current[None]))

@@ -164,7 +164,13 @@ def test_the_header_says_what_a_checkpoint_belongs_to(written):
     assert header.pop("estimate") == {"": "Joint"}
     assert header.pop("log_prior") == {"": "None"}
     assert header.pop("regression") == header.pop("optimiser") == {"": "the default"}
-    sizes = {"batch_size": 20, "theta_steps": 1, "measure_every": 50, **SETTINGS}
+    sizes = {
+        "batch_size": 20,
+        "theta_steps": 1,
+        "measure_every": 50,
+        "conditions": None,
+        **SETTINGS,
+    }
     assert header == {"format": 3, "step": 2, "reports": 2, "steps": 2, **sizes}
     assert fit(written).steps == 2
 

@@ -289,11 +289,14 @@ class Regression(eqx.Module):
         return logpdf(z) + logpdf(x, self.slope * c + z, 0.5)
 
 
-def test_conditional_model_has_a_regression_for_each_condition():
+@pytest.mark.parametrize("choice", ["pooled", "separate"])
+def test_conditional_model_is_fitted_whatever_regresses_its_conditions(choice):
     c = np.linspace(-3, 3, 40)
     x = 1.7 * c + np.random.default_rng(0).normal(size=40) * np.sqrt(1.25)
     optimiser = optax.adam(optax.cosine_decay_schedule(0.1, 150))
-    settings = alws.Settings(optimiser=optimiser, sleep_samples=150, validation_samples=50)
+    settings = alws.Settings(
+        optimiser=optimiser, sleep_samples=150, validation_samples=50, conditions=choice
+    )
     result = alws.fit(
         Regression(jnp.array(0.0)),
         x,

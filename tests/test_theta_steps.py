@@ -46,6 +46,7 @@ def fitted(estimate, theta_steps, key):
         sleep_samples=60,
         adapt=alws.ALWS_F,
         theta_steps=theta_steps,
+        conditions="separate",
     )
     return alws.fit(START, DATA, conditions=CONDITIONS, key=key, steps=1, settings=settings)
 

@@ -10,11 +10,13 @@ whose gradient at θ_t estimates that of the mean log likelihood:
 
 `direct_gradients` regresses the vectors ∇_θ log p_θ(z_n, x_n) themselves, eq. (manual_loss); the
 mean of its predictions is the gradient of `Joint`'s J̄.
+
+With conditions c that are pooled, W is a function of (c, x), and the densities are under the
+condition that goes with them: that of z_n and x_n, and for `Cross` that of x*_m.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -29,15 +31,20 @@ from alws.model import (
     AnyModel,
     Draws,
     ExponentialFamilyModel,
+    Pooled,
     Terms,
     condition_arguments,
     draw,
     has_likelihood,
     log_joint,
     log_joints,
+    separated,
 )
 from alws.regressions.base import Smoother
 from alws.values import at_least, instance
+
+PRIOR_DRAWS = 8
+"""How many latents stand for the prior under a condition."""
 
 
 class Weights(NamedTuple):
@@ -201,7 +208,12 @@ class Cross(Estimate):
 class Natural(Estimate):
     """Regress η_θ(z_n) and Ψ_θ(z_n) = log Z − log p_θ(z) on x_n, §3.3.
 
-    Leaves of η and terms of Ψ that do not depend on z enter exactly, without regression.
+    Leaves of η and terms of Ψ that do not depend on z enter exactly, without regression. With
+    pooled conditions the others are regressed as what they differ from their mean under the prior,
+
+        η(z_n, c_n) − η̄(c_n),   η̄(c) = (1/K) Σ_k η(z_k(c), c),   z_k(c) ~ p_θ(z | c),
+
+    and η̄(c*_m) and Ψ̄(c*_m) enter exactly: only what x tells of z is left to the regression.
     """
 
     def weigh(
@@ -213,18 +225,19 @@ class Natural(Estimate):
         condition: PyTree | None,
         key: Key[Array, ""] | None = None,
     ) -> Weights:
-        """Cotangents Wᵀs(X*)/M for η, w̄ = Wᵀ1/M for Ψ, and the mean of s for z-free leaves."""
+        """Cotangents Wᵀs(X*)/M for η, w̄ = Wᵀ1/M for Ψ, and what the exact parts need."""
         statistics, base = _statistics(model, sleep, x, condition)
         latent, _ = depends_on_latent(model, sleep, condition)
         points = statistics[0].shape[0]
         regressed = [s / points for s, moves in zip(statistics, latent, strict=True) if moves]
         pulled, mean_weights = smoother.predict_vjp(x, (regressed, _even(x)))
         pieces = iter(pulled)
-        cotangents = [
-            next(pieces) if moves else s.mean(axis=0)
-            for s, moves in zip(statistics, latent, strict=True)
-        ]
-        return Weights(mean_weights[:, 0], (cotangents, base.mean()))
+        cotangents = [next(pieces) if moves else None for moves in latent]
+        if isinstance(condition, Pooled):
+            exact = [s / points for s in statistics], x
+        else:
+            exact = [s.mean(axis=0, keepdims=True) for s in statistics], None
+        return Weights(mean_weights[:, 0], (cotangents, exact, base.mean()))
 
     def objective(
         self,
@@ -233,15 +246,19 @@ class Natural(Estimate):
         weights: Weights,
         condition: PyTree | None,
     ) -> Float[Array, ""]:
-        """Σ_n η_θ(z_n)·(Wᵀs/M)_n − Σ_n w̄_n Ψ_θ(z_n)."""
-        cotangents, base = weights.rest
-        natural, terms = _natural(model, sleep, condition)
-        in_eta, in_psi = depends_on_latent(model, sleep, condition)
-        value = base
-        for eta, cotangent, moves in zip(natural, cotangents, in_eta, strict=True):
-            value += jnp.sum(cotangent * (eta if moves else eta[0]))
-        for psi, moves in zip(terms, in_psi, strict=True):
-            value -= weights.mean @ psi if moves else psi[0]
+        """Σ_n η_θ(z_n)·(Wᵀs/M)_n − Σ_n w̄_n Ψ_θ(z_n), and the exact parts."""
+        cotangents, (statistics, wake), value = weights.rest
+        natural, terms = _natural(model, sleep, wake, condition)
+        for eta, asked, s in zip(natural, cotangents, statistics, strict=True):
+            if eta.regressed is not None:
+                value += jnp.sum(asked * eta.regressed)
+            if eta.exact is not None:
+                value += jnp.sum(s * eta.exact)
+        for psi in terms:
+            if psi.regressed is not None:
+                value -= weights.mean @ psi.regressed
+            if psi.exact is not None:
+                value -= psi.exact.mean()
         return value
 
     def predict(
@@ -252,21 +269,21 @@ class Natural(Estimate):
         x: PyTree,
         condition: PyTree | None,
     ) -> Float[Array, " points"]:
-        """Σ_n W_mn [η(z_n)·s(x_m) − Ψ(z_n)]."""
+        """Σ_n W_mn [η(z_n)·s(x_m) − Ψ(z_n)], and the exact parts."""
         statistics, value = _statistics(model, sleep, x, condition)
-        natural, terms = _natural(model, sleep, condition)
-        in_eta, in_psi = depends_on_latent(model, sleep, condition)
+        natural, terms = _natural(model, sleep, x, condition)
         regressed = jnp.zeros(())
-        for eta, s, moves in zip(natural, statistics, in_eta, strict=True):
-            if moves:
-                regressed = regressed + s @ eta.T
-            else:
-                value = value + s @ eta[0]
-        for psi, moves in zip(terms, in_psi, strict=True):
-            if moves:
-                regressed = regressed - psi
-            else:
-                value = value - psi[0]
+        for eta, s in zip(natural, statistics, strict=True):
+            if eta.regressed is not None:
+                regressed = regressed + s @ eta.regressed.T
+            if eta.exact is not None:
+                one = eta.exact.shape[0] == 1
+                value = value + (s @ eta.exact[0] if one else (s * eta.exact).sum(axis=1))
+        for psi in terms:
+            if psi.regressed is not None:
+                regressed = regressed - psi.regressed
+            if psi.exact is not None:
+                value = value - psi.exact
         return value + (smoother.weights(x) * regressed).sum(axis=1)
 
 
@@ -390,15 +407,17 @@ class Local(Estimate):
         return by_blocks(some, draws)
 
     def _terms(self, model: Any, z: PyTree, x: PyTree, condition: PyTree | None) -> Array:
-        if isinstance(model, Terms):
-            return model.terms(z, x, *condition_arguments(condition))
-        return log_joint(model, z, x, condition)[None]
+        if not isinstance(model, Terms):
+            return log_joint(model, z, x, condition)[None]
+        x, own = separated(x, condition)
+        return model.terms(z, x, *condition_arguments(own))
 
     def _views(self, model: Any, x: PyTree, condition: PyTree | None) -> PyTree:
         if not isinstance(model, Terms):
             return jax.tree.map(lambda a: a[None], x)
+        x, own = separated(x, condition)
         chosen = {} if self.window is None else {"window": self.window}
-        return model.views(x, *condition_arguments(condition), **chosen)
+        return model.views(x, *condition_arguments(own), **chosen)
 
 
 def spread_evenly(number: int, terms: int, pairs: int) -> Int[np.ndarray, "number each"]:
@@ -517,23 +536,58 @@ def _even(x: PyTree[Array]) -> Float[Array, "points 1"]:
 
 
 def _parts(
-    model: ExponentialFamilyModel, condition: PyTree | None
-) -> Callable[[PyTree], tuple[list, list]]:
-    """z ↦ the leaves of η(z), flattened, and the terms of Ψ(z)."""
+    model: ExponentialFamilyModel, z: PyTree, condition: PyTree | None
+) -> tuple[list[Array], list[Array]]:
+    """The leaves of η(z), flattened, and the terms of Ψ(z)."""
     args = condition_arguments(condition)
+    likelihood = model.likelihood(z, *args)
+    natural = [jnp.ravel(eta) for eta in jax.tree.leaves(likelihood.natural_parameters())]
+    return natural, [*likelihood.log_normaliser(), -model.log_prior(z, *args)]
 
-    def parts(z: PyTree) -> tuple[list[Array], list[Array]]:
-        likelihood = model.likelihood(z, *args)
-        natural = [jnp.ravel(eta) for eta in jax.tree.leaves(likelihood.natural_parameters())]
-        return natural, [*likelihood.log_normaliser(), -model.log_prior(z, *args)]
 
-    return parts
+class Part(NamedTuple):
+    """A leaf of η or a term of Ψ: of each sleep sample, and what is known of each point exactly.
+
+    Without conditions what is known is the same for all points, and given once.
+    """
+
+    regressed: Float[Array, "sleep ..."] | None
+    exact: Float[Array, "points ..."] | None
 
 
 def _natural(
-    model: ExponentialFamilyModel, sleep: Draws, condition: PyTree | None
-) -> tuple[list[Float[Array, "sleep entries"]], list[Float[Array, " sleep"]]]:
-    return by_blocks(jax.vmap(_parts(model, condition)), sleep.z)
+    model: ExponentialFamilyModel, sleep: Draws, x: PyTree | None, condition: PyTree | None
+) -> tuple[list[Part], list[Part]]:
+    """The leaves of η and the terms of Ψ; x are the points, pairs if conditions are pooled."""
+    latent = depends_on_latent(model, sleep, condition)
+    if not isinstance(condition, Pooled):
+        found = by_blocks(jax.vmap(lambda z: _parts(model, z, condition)), sleep.z)
+        return jax.tree.map(
+            lambda a, moves: Part(a, None) if moves else Part(None, a[:1]), found, latent
+        )
+    assert x is not None
+    own = by_blocks(jax.vmap(lambda d: _parts(model, *d)), (sleep.z, sleep.x[0]))
+    prior = jax.vmap(lambda c: _prior_means(model, c))
+    return jax.tree.map(
+        lambda a, mean, exact, moves: Part(a - mean if moves else None, exact),
+        own,
+        by_blocks(prior, sleep.x[0]),
+        by_blocks(prior, x[0]),
+        latent,
+    )
+
+
+def _prior_means(
+    model: ExponentialFamilyModel, condition: PyTree
+) -> tuple[list[Array], list[Array]]:
+    """The leaves of η and the terms of Ψ under a condition, means over draws of z from its prior.
+
+    Always with the same keys: they must be functions of the condition, and need not be exact.
+    """
+    keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
+    z = jax.lax.stop_gradient(jax.vmap(lambda k: model.sample_latent(k, condition))(keys))
+    found = jax.vmap(lambda z: _parts(model, z, condition))(z)
+    return jax.tree.map(lambda a: a.mean(axis=0), found)
 
 
 def _statistics(
@@ -541,11 +595,12 @@ def _statistics(
 ) -> tuple[list[Float[Array, "points entries"]], Float[Array, " points"]]:
     """The leaves of s(x), flattened, and log h(x), of every point."""
     first = jax.tree.map(lambda a: a[0], sleep.z)
-    likelihood = model.likelihood(first, *condition_arguments(condition))
 
     def statistics(point: PyTree) -> tuple[list[Array], Array]:
-        leaves = jax.tree.leaves(likelihood.sufficient_statistics(point))
-        return [jnp.ravel(s) for s in leaves], likelihood.log_base(point)
+        x, own = separated(point, condition)
+        likelihood = model.likelihood(first, *condition_arguments(own))
+        leaves = jax.tree.leaves(likelihood.sufficient_statistics(x))
+        return [jnp.ravel(s) for s in leaves], likelihood.log_base(x)
 
     return jax.lax.stop_gradient(jax.vmap(statistics)(x))
 
@@ -554,8 +609,9 @@ def depends_on_latent(
     model: ExponentialFamilyModel, sleep: Draws, condition: PyTree | None
 ) -> tuple[list[bool], list[bool]]:
     """Which leaves of η and which terms of Ψ depend on z, read off the traced program."""
-    first = jax.tree.map(lambda a: a[0], sleep.z)
-    closed, shape = jax.make_jaxpr(_parts(model, condition), return_shape=True)(first)
+    z, x = jax.tree.map(lambda a: a[0], sleep)
+    _, own = separated(x, condition)
+    closed, shape = jax.make_jaxpr(lambda z: _parts(model, z, own), return_shape=True)(z)
     reached = set(closed.jaxpr.invars)
     for equation in closed.jaxpr.eqns:
         if any(not isinstance(v, Literal) and v in reached for v in equation.invars):

@@ -127,8 +127,8 @@ def normalise(a: Float[Array, "batch features"]) -> Float[Array, "batch features
     if a.shape[0] < 2:
         raise ValueError(
             f"batch normalisation needs at least 2 observations in a batch, got {a.shape[0]}. "
-            "Use a larger `batch_size`, or, with `conditions`, where every observation is by "
-            "itself whatever the `batch_size`, features without batch normalisation."
+            "Use a larger `batch_size`, or features without batch normalisation where every "
+            'observation is by itself, as with `alws.Settings(conditions="separate")`.'
         )
     centred = a - a.mean(axis=0)
     return centred * jax.lax.rsqrt((centred**2).mean(axis=0) + 1e-5)

@@ -82,11 +82,12 @@ from alws.validation import (
     instance,
     match_conditions,
     match_data,
+    one_of,
     positive,
     shape_of_draw,
     yes_or_no,
 )
-from alws.wake_sleep import DIAGNOSTICS, Adapt, Info, State, WakeSleep
+from alws.wake_sleep import CONDITIONS, DIAGNOSTICS, Adapt, Info, State, WakeSleep, pooled
 
 Model = TypeVar("Model", bound=AnyModel)
 
@@ -94,7 +95,7 @@ MOST_PLAIN_ENTRIES = 100
 PROJECTED_ENTRIES = 300
 WHOLE_DATA = 1024
 MINIBATCH = 256
-CONDITIONS = 4
+SEPARATE = 4
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,10 @@ class Settings:
         measure_every: at each so many steps diagnostics are measured, metrics are kept and
             callbacks called.
         devices: a number, "all" or a mesh, to share the samples (see `alws.devices`).
+        conditions: for models that take a condition, how it enters the regression. "pooled" is one
+            regression on pairs (condition, x), whose sleep samples are drawn under the conditions
+            of the wake batch in equal shares. "separate" is a regression on x for each condition of
+            the batch, one after the other: for a few conditions that have little in common.
 
     Example: `Settings(sleep_samples=2000, adapt=alws.ALWS_F, optimiser=optax.adam(1e-3))`.
     """
@@ -127,6 +132,7 @@ class Settings:
     theta_steps: int = 1
     measure_every: int = 50
     devices: Devices = None
+    conditions: str = "pooled"
 
 
 PAPER = Settings(
@@ -195,13 +201,13 @@ def default_estimate(model: AnyModel) -> Estimate:
     return Natural() if has_likelihood(model) else Joint()
 
 
-def default_batch_size(size: int, *, conditional: bool) -> int:
-    """All data up to 1024 observations, 256 at a time beyond; 4 conditions at a time.
+def default_batch_size(size: int, *, separate: bool) -> int:
+    """All data up to 1024 observations, 256 at a time beyond; 4 with separate regressions.
 
-    Example: `default_batch_size(60_000, conditional=False)` is 256.
+    Example: `default_batch_size(60_000, separate=False)` is 256.
     """
-    if conditional:
-        return min(size, CONDITIONS)
+    if separate:
+        return min(size, SEPARATE)
     return size if size <= WHOLE_DATA else MINIBATCH
 
 
@@ -214,10 +220,9 @@ class Problem(eqx.Module):
     size: int = eqx.field(static=True)
     batch_size: int = eqx.field(static=True)
 
-    def on(self, mesh: Mesh | None) -> "Problem":
-        """The same with the data divided among the devices and the conditions on each of them."""
-        data = device_put(self.data, mesh, divided=self.conditions is None)
-        conditions = device_put(self.conditions, mesh)
+    def on(self, mesh: Mesh | None, *, divided: bool) -> "Problem":
+        """The same on the devices, divided among them or whole on each."""
+        data, conditions = device_put((self.data, self.conditions), mesh, divided=divided)
         return Problem(data, conditions, self.first_draws, self.size, self.batch_size)
 
     def select(self, chosen: Int[Array, " batch"] | None) -> tuple[PyTree, PyTree | None]:
@@ -296,7 +301,8 @@ def _advance(
 ) -> tuple[State, Info]:
     """One step with its own batch and random numbers, all on the device."""
     x, conditions = problem.select(chosen)
-    x = over_devices(x) if conditions is None else x
+    if conditions is None or algorithm.conditions == "pooled":
+        x, conditions = over_devices((x, conditions))
     step_key = jax.random.fold_in(key, state.step)
     return on_every_device(algorithm.step(state, x, step_key, conditions))
 
@@ -334,8 +340,9 @@ def prepare(
     model = _strongly_typed(model)
     size = check_data(data)
     conditions = match_conditions(conditions, size)
+    separate = conditions is not None and settings.conditions == "separate"
     if batch_size is None:
-        batch_size = default_batch_size(size, conditional=conditions is not None)
+        batch_size = default_batch_size(size, separate=separate)
     at_least("batch_size", batch_size, 1)
     if batch_size > size:
         raise ValueError(
@@ -346,11 +353,12 @@ def prepare(
     check_support(model, data, key, condition, conditions=conditions)
     check_simulator(model, key, condition)
     check_log_prior(log_prior, model)
-    algorithm = _resolve(settings, model, data, condition, size, steps, log_prior, key)
+    points, every = (data, condition) if separate else pooled(data, conditions)
+    algorithm = _resolve(settings, model, points, (condition, every), size, steps, log_prior, key)
     check_cost(algorithm.regression, settings.sleep_samples)
     if settings.optimiser is not None:
         check_optimiser(settings.optimiser, model, settings.sleep_samples, key)
-    placed, placed_key, placed_condition = device_put((model, key, condition), mesh)
+    placed, placed_key, placed_condition = device_put((model, key, every), mesh)
     with using(mesh):
         draws = check_log_joint(placed, placed_key, settings.sleep_samples, placed_condition)
         check_varied(placed, draws, placed_key, placed_condition)
@@ -386,6 +394,7 @@ def check_settings(settings: Any) -> None:
         value = getattr(settings, name)
         if value is not None or name == "adapt":
             instance(name, value, kind, what, remedy)
+    one_of("conditions", settings.conditions, CONDITIONS)
     at_least("measure_every", settings.measure_every, 1)
     at_least("theta_steps", settings.theta_steps, 1)
     at_least("validation_samples", settings.validation_samples, 2)
@@ -401,16 +410,20 @@ def _resolve(
     settings: Settings,
     model: AnyModel,
     data: PyTree[Array],
-    condition: PyTree | None,
+    conditions: tuple[PyTree | None, PyTree | None],
     size: int,
     steps: int,
     log_prior: Callable[[Any], Array] | None,
     key: Key[Array, ""],
 ) -> WakeSleep:
-    """The algorithm with every choice made that the settings left open."""
+    """The algorithm with every choice made that the settings left open.
+
+    Of the conditions there are the first, and all of them as the regression sees them.
+    """
     estimate = settings.estimate or default_estimate(model)
-    estimate.check(model, shape_of_draw(model, key, condition), condition)
-    data = estimate.views(model, data, condition, key)
+    first, every = conditions
+    estimate.check(model, shape_of_draw(model, key, first), first)
+    data = estimate.views(model, data, every, key)
     regression = settings.regression
     if isinstance(regression, Recipe):
         regression = regression.make(data, key)
@@ -427,6 +440,7 @@ def _resolve(
         settings.measure_every,
         log_prior,
         size,
+        settings.conditions,
     )
 
 
@@ -833,7 +847,9 @@ def _wake_sleep(
             if resume:
                 state, history = checkpoints.load_fit(path, state, key, metric_names())
                 state = device_put(state, mesh)
-        prepared = Prepared(prepared.algorithm, state, prepared.problem.on(mesh), key, mesh)
+        separate = conditions is not None and settings.conditions == "separate"
+        problem = prepared.problem.on(mesh, divided=not separate)
+        prepared = Prepared(prepared.algorithm, state, problem, key, mesh)
         first = int(state.step)
         bar = ProgressBar(steps, first, progress if devices.is_first() else False)
 
@@ -858,7 +874,7 @@ def _wake_sleep(
     )
     if devices.is_first():
         warn_of_refusals(result.diagnostics, result.steps)
-        phases = result.steps * (1 if conditions is None else prepared.problem.batch_size)
+        phases = result.steps * (prepared.problem.batch_size if separate else 1)
         draws = phases * settings.sleep_samples
         warn_of_replaced(int(result.diagnostics["replaced_draws"]), draws)
     return result
@@ -943,6 +959,7 @@ def _origin(prepared: Prepared, steps: int, settings: Settings) -> dict[str, Any
         "sleep_samples": int(algorithm.sleep_samples),
         "validation_samples": int(algorithm.validation_samples),
         "theta_steps": int(algorithm.theta_steps),
+        "conditions": None if problem.conditions is None else algorithm.conditions,
         "data": fingerprint((problem.data, problem.conditions)),
     }
 

@@ -15,7 +15,9 @@ A model whose likelihood is an exponential family (§3.3 of the paper) gives ins
 
 and a conditional model takes one more positional argument, the condition, in each of these.
 
-The functions below give every such model the same two verbs, `sample` and `log_joint`.
+The functions below give every such model the same two verbs, `sample` and `log_joint`. Where they
+take a condition they also take many, `Pooled`: draws are then under all of these, and what is
+observed is the pair (condition, x).
 """
 
 import inspect
@@ -116,6 +118,9 @@ class Terms(Protocol):
 AnyModel: TypeAlias = Model | ExponentialFamilyModel
 """Whatever `alws.fit` can fit."""
 
+POOL = 1
+"""What the key of a set of draws is folded with, to choose their conditions."""
+
 
 class Draws(NamedTuple):
     """A batch of latents and observations; every leaf has the batch as its leading axis."""
@@ -124,8 +129,43 @@ class Draws(NamedTuple):
     x: PyTree
 
 
+class Pooled(eqx.Module):
+    """Many conditions in place of one: each draw is under one of them, and carries it.
+
+    What is observed of a draw is the pair (condition, x), so that one regression on pairs serves
+    all conditions, those that were never drawn too.
+
+    Example: `alws.model.draw(model, key, 1000, Pooled(conditions))[0].x` is `(conditions, x)`.
+    """
+
+    conditions: PyTree[Array]
+
+    def balanced(self, key: Key[Array, ""], number: int) -> PyTree[Array]:
+        """`number` of them in random order, each as often as any other, up to one."""
+        size = jax.tree.leaves(self.conditions)[0].shape[0]
+        order = jax.random.permutation(key, size)
+        chosen = order[jnp.arange(number) % size]
+        return jax.tree.map(lambda c: c[chosen], self.conditions)
+
+
+def separated(x: PyTree, condition: PyTree | None) -> tuple[PyTree, PyTree | None]:
+    """An observation and its condition, which it carries if there are many.
+
+    Example: `separated((c, x), Pooled(conditions))` is `(x, c)`.
+    """
+    if isinstance(condition, Pooled):
+        condition, x = x
+    return x, condition
+
+
 def condition_arguments(condition: PyTree | None) -> tuple[PyTree, ...]:
     """The positional arguments that a condition adds to a model's methods."""
+    if isinstance(condition, Pooled):
+        raise TypeError(
+            "one regression for all conditions needs an estimate that takes the condition from "
+            "each observation; this one takes a single condition. Use "
+            '`alws.Settings(conditions="separate")`.'
+        )
     return () if condition is None else (condition,)
 
 
@@ -152,6 +192,7 @@ def log_joint(
     model: AnyModel, z: PyTree, x: PyTree, condition: PyTree | None = None
 ) -> Float[Array, ""]:
     """log p_θ(z, x), whichever way the model was given."""
+    x, condition = separated(x, condition)
     args = condition_arguments(condition)
     if isinstance(model, Density):
         return model.log_joint(z, x, *args)
@@ -187,8 +228,16 @@ def simulate(
 ) -> Draws:
     """`number` independent draws from p_θ as they come, θ held constant."""
     model = _without_gradient(model)
-    some = jax.vmap(lambda k: sample(model, k, condition))
-    return over_devices(by_blocks(some, over_devices(jax.random.split(key, number))))
+    keys = over_devices(jax.random.split(key, number))
+    if not isinstance(condition, Pooled):
+        return over_devices(by_blocks(jax.vmap(lambda k: sample(model, k, condition)), keys))
+
+    def pair(key: Key[Array, ""], c: PyTree) -> Draws:
+        z, x = sample(model, key, c)
+        return Draws(z, (c, x))
+
+    conditions = over_devices(condition.balanced(jax.random.fold_in(key, POOL), number))
+    return over_devices(by_blocks(lambda rows: jax.vmap(pair)(*rows), (keys, conditions)))
 
 
 def replace_nonfinite(draws: Draws) -> tuple[Draws, Array]:

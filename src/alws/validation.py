@@ -21,6 +21,7 @@ from alws.model import (
     Density,
     Draws,
     Model,
+    Pooled,
     Simulator,
     condition_arguments,
     draw,
@@ -276,7 +277,10 @@ def check_log_joint(
     model: Any, key: Key[Array, ""], number: int, condition: PyTree | None = None
 ) -> Draws:
     """Refuse a log joint that is not scalar or not finite on the model's draws; return these."""
-    check_densities(model, shape_of_draw(model, key, condition), condition)
+    one = condition
+    if isinstance(condition, Pooled):
+        one = jax.tree.map(lambda c: c[0], condition.conditions)
+    check_densities(model, shape_of_draw(model, key, one), one)
     number = operator.index(number)
     draws, replaced, bad = eqx.filter_jit(_first_draws)(model, key, number, condition)
     if int(replaced) == number:
@@ -501,9 +505,7 @@ def check_optimiser(optimiser: Any, model: Any, samples: int, key: Key[Array, ""
     def first_step(parameters: PyTree, key: Array) -> tuple[PyTree, PyTree, PyTree]:
         state = optimiser.init(parameters)
         given = {"model": model, "log_joints": lambda _: jnp.zeros(samples), "key": key}
-        whole = optax.with_extra_args_support(
-            optax.GradientTransformation(optimiser.init, optimiser.update)
-        )
+        whole = optax.with_extra_args_support(optimiser)  # pyright: ignore
         return *whole.update(parameters, state, parameters, **given), state
 
     try:

@@ -32,6 +32,7 @@ from alws.features import follow
 from alws.model import (
     AnyModel,
     Draws,
+    Pooled,
     draw,
     has_likelihood,
     log_joints,
@@ -43,6 +44,9 @@ from alws.regressions.base import Regression, Smoother
 from alws.validation import at_least, one_of, positive, yes_or_no
 
 CRITERIA = ("objective", "gradient")
+
+CONDITIONS = ("pooled", "separate")
+"""One regression on pairs (condition, x) for all conditions, or one on x for each condition."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ class Info(NamedTuple):
 
 
 class Phases(NamedTuple):
-    """What a sleep and a wake phase leave, under one condition."""
+    """What a sleep and a wake phase leave."""
 
     draws: Draws
     weights: Weights
@@ -238,6 +242,7 @@ class WakeSleep:
         theta_steps: how many steps θ takes on each sleep phase, its draws and weights constant.
         measure_every: the steps at which diagnostics are measured.
         log_prior: log p(θ) for the whole data set, of `data_size` observations.
+        conditions: one of `CONDITIONS`, for models that take a condition.
 
     Example: `WakeSleep(KernelRidge(SquaredExponential()), Joint(), optax.adam(1e-3))`.
     """
@@ -252,6 +257,7 @@ class WakeSleep:
     measure_every: int = 50
     log_prior: Callable[[Any], Array] | None = None
     data_size: int = 1
+    conditions: str = "pooled"
 
     def init(self, model: AnyModel, draws: Draws, condition: PyTree | None = None) -> State:
         """The state before the first step; γ's scales come from a first set of sleep samples."""
@@ -271,11 +277,15 @@ class WakeSleep:
     def step(
         self, state: State, x: PyTree, key: Key[Array, ""], conditions: PyTree | None = None
     ) -> tuple[State, Info]:
-        """One iteration on a wake batch x, with one condition for each of its points if given."""
-        if conditions is None:
-            done = self.phases(state, x, key, None)
-        else:
+        """One iteration on a wake batch x, with one condition for each of its points if given.
+
+        Pooled, the sleep samples are drawn under the conditions of the batch, in equal shares.
+        """
+        if conditions is not None and self.conditions == "separate":
             done = self._phases_by_condition(state, x, key, conditions)
+        else:
+            x, conditions = pooled(x, conditions)
+            done = self.phases(state, x, key, conditions)
         gamma, gamma_optimiser, gamma_fine = self._update_gamma(state, done.gamma_gradient)
         model, theta_optimiser, gradient, refusal = self._update_theta(state, done, key, conditions)
         fine = ~refusal.refused
@@ -294,7 +304,10 @@ class WakeSleep:
     def phases(
         self, state: State, x: PyTree, key: Key[Array, ""], condition: PyTree | None
     ) -> Phases:
-        """Sleep, adapt and wake under one condition; what J̄(θ) is made of comes back too."""
+        """Sleep, adapt and wake, under one condition or many that are pooled.
+
+        What J̄(θ) is made of comes back too.
+        """
         model = state.model
 
         # Sleep phase: draw, and fit the regression.
@@ -471,8 +484,8 @@ class WakeSleep:
         self, function: Callable[[Any, PyTree | None], Array], kept: PyTree, conditions: PyTree
     ) -> Array:
         """The function of what was kept, or of what was kept under each condition, in turn."""
-        if conditions is None:
-            return function(kept, None)
+        if conditions is None or isinstance(conditions, Pooled):
+            return function(kept, conditions)
         again = jax.checkpoint(lambda item: function(*item))
         return jax.lax.map(again, (kept, conditions))
 
@@ -482,6 +495,14 @@ class WakeSleep:
             return gradient
         prior = eqx.filter_grad(self.log_prior)(model)
         return jax.tree.map(lambda g, p: g + p / self.data_size, gradient, prior)
+
+
+def pooled(x: PyTree, conditions: PyTree | None) -> tuple[PyTree, Pooled | None]:
+    """Observations as pairs with their conditions, and these conditions; without any, x as it is.
+
+    Example: `x, condition = pooled(x, conditions)`.
+    """
+    return (x, None) if conditions is None else ((conditions, x), Pooled(conditions))
 
 
 def held_out_error(

@@ -103,7 +103,7 @@ def test_batch_normalisation_uses_the_batch_at_hand(key):
     out = linear(5 + 3 * jax.random.normal(key, (100, 4)))
     np.testing.assert_allclose(out.mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(out.std(axis=0), 1, atol=1e-3)
-    with pytest.raises(ValueError, match=r"needs at least 2 observations .* with `conditions`"):
+    with pytest.raises(ValueError, match=r"needs at least 2 observations .* without batch norm"):
         linear(jnp.ones((1, 4)))
     with pytest.raises(ValueError, match=r"entries, 5; its weight has shape \(4, 6\)"):
         linear(jnp.ones((2, 5)))

@@ -54,7 +54,8 @@ class LinearReadout(Regression):
         """Factorise the features' covariance."""
         plain = self.features(x)
         location, scale = jax.lax.stop_gradient((plain.mean(axis=0), plain.std(axis=0)))
-        scale = jnp.where(scale > 0, scale, 1.0)
+        rounding = 10 * jnp.finfo(plain.dtype).eps * jnp.abs(plain).max(axis=0)
+        scale = jnp.where(scale > rounding, scale, jnp.inf)  # a constant says nothing
         standard = (plain - location) / scale / math.sqrt(plain.shape[1])
         gram = standard.T @ standard
         ridge = jnp.exp(self.log_ridge).astype(gram.dtype)

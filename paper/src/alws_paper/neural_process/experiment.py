@@ -207,6 +207,7 @@ def by_alws(
             optimiser=decaying_adam(settings.steps, settings.learning_rate),
             sleep_samples=settings.sleep_samples,
             adapt=alws.Adapt(learning_rate=rate) if rate > 0 else alws.ALWS_F,
+            conditions="separate",
         ),
         **run.fit_arguments(),
     ).model

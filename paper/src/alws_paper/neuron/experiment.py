@@ -209,6 +209,7 @@ def by_alws(
             sleep_samples=settings.sleep_samples,
             adapt=alws.ALWS_F,
             measure_every=10,
+            conditions="separate",
         ),
         **run.fit_arguments(trace=lambda model: model.parameters._asdict()),
     ).model

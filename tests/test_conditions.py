@@ -1,0 +1,253 @@
+"""One regression for all conditions: against exact gradients, and against the model without any."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import alws
+from alws.estimates import Centred, Cross, Joint, Natural
+from alws.features import Network
+from alws.kernels import SquaredExponential
+from alws.likelihoods import Gaussian
+from alws.model import Pooled, simulate
+from alws.regressions import KernelRidge, LinearReadout
+from alws.wake_sleep import WakeSleep, pooled
+
+ROWS = 3
+
+
+class RandomIntercept(eqx.Module):
+    """y_j = a + b·c_j + exp(log_spread)·z + noise_j: y | c is normal, its covariance known."""
+
+    start: jax.Array
+    slope: jax.Array
+    log_spread: jax.Array
+    log_noise: jax.Array
+
+    def sample_latent(self, key, c):
+        return jax.random.normal(key)
+
+    def log_prior(self, z, c):
+        return jax.scipy.stats.norm.logpdf(z)
+
+    def likelihood(self, z, c):
+        mean = self.start + self.slope * c["x"] + jnp.exp(self.log_spread) * z
+        return Gaussian(mean, jnp.exp(self.log_noise) * c["scale"])
+
+    def log_marginal(self, y, c):
+        mean = self.start + self.slope * c["x"]
+        noise = jnp.exp(2 * self.log_noise) * jnp.broadcast_to(c["scale"], (ROWS,)) ** 2
+        covariance = jnp.exp(2 * self.log_spread) + jnp.diag(noise)
+        return jax.scipy.stats.multivariate_normal.logpdf(y, mean, covariance)
+
+
+MODEL = RandomIntercept(jnp.array(0.2), jnp.array(0.5), jnp.array(-0.2), jnp.array(-0.3))
+
+
+class OneCondition(eqx.Module):
+    """The same under one condition, without the argument."""
+
+    model: RandomIntercept
+
+    def sample_latent(self, key):
+        return self.model.sample_latent(key, FIRST)
+
+    def log_prior(self, z):
+        return self.model.log_prior(z, FIRST)
+
+    def likelihood(self, z):
+        return self.model.likelihood(z, FIRST)
+
+
+def problem(units, widest=1.4):
+    """Conditions of every unit, and data of other parameters than the model's."""
+    rng = np.random.default_rng(0)
+    c = {"x": rng.normal(size=(units, ROWS)), "scale": rng.uniform(1 / widest, widest, (units, 1))}
+    intercept, noise = rng.normal(size=(units, 1)), rng.normal(size=(units, ROWS))
+    y = 0.5 + 0.9 * c["x"] + intercept + 0.8 * c["scale"] * noise
+    return jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), (c, y))
+
+
+C, Y = problem(30)
+FIRST = jax.tree.map(lambda a: a[0], C)
+
+
+def products(pair):
+    """All entries of (condition, y) and their products: the score is among them at one scale."""
+    entries = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(pair)])
+    rows, others = np.triu_indices(entries.size)
+    return jnp.concatenate([entries, entries[rows] * entries[others]])
+
+
+EXACT = LinearReadout(Network(products), ridge=1e-4)
+KERNEL = KernelRidge(SquaredExponential(), ridge=0.1)
+
+
+def gradient(regression, estimate, sleep_samples, seed, *, model=MODEL, data=Y, conditions=C):
+    """The estimate of the mean score, of one sleep and one wake phase."""
+    algorithm = WakeSleep(regression, estimate, optax.sgd(1.0), sleep_samples, 20, alws.ALWS_F)
+    points, condition = pooled(data, conditions)
+    draws, _ = alws.draw(model, jax.random.key(99), sleep_samples, condition)
+    state = algorithm.init(model, draws)
+    phases = eqx.filter_jit(algorithm.phases)
+    return flat(phases(state, points, jax.random.key(seed), condition).gradient)
+
+
+def flat(tree):
+    return np.asarray(ravel_pytree(tree)[0])
+
+
+def exact_gradient(model, y, c):
+    return flat(eqx.filter_grad(lambda m: jax.vmap(m.log_marginal)(y, c).mean())(model))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "most"), [(Joint(), 0.25), (Natural(), 0.1), (Centred(Natural(), 1000), 0.1)]
+)
+def test_one_regression_follows_the_exact_gradient(estimate, most):
+    c, y = problem(60, widest=1.0)
+    exact = exact_gradient(MODEL, y, c)
+    found = gradient(EXACT, estimate, 8000, 0, data=y, conditions=c)
+    np.testing.assert_allclose(found, exact, atol=most * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("estimate", [Joint(), Natural(), Cross()])
+def test_conditions_of_one_value_are_the_model_without_conditions(estimate):
+    same = jax.tree.map(lambda a: jnp.repeat(a[:1], len(Y), axis=0), C)
+    found = gradient(KERNEL, estimate, 200, 0, conditions=same)
+    plain = gradient(KERNEL, estimate, 200, 0, model=OneCondition(MODEL), conditions=None)
+    np.testing.assert_allclose(found, plain, rtol=1e-3, atol=1e-4)
+
+
+def test_direct_gradients_are_those_of_one_regression(key):
+    """The mean of the regressed gradients is the gradient of the regressed log joint."""
+    pairs, condition = (C, Y), Pooled(C)
+    sleep, _ = alws.draw(MODEL, key, 200, condition)
+    smoother = KERNEL.initialise(sleep.x).fit(sleep.x)
+    weights = Joint().weigh(MODEL, smoother, sleep, pairs, condition)
+    score = eqx.filter_grad(lambda m: Joint().objective(m, sleep, weights, condition))(MODEL)
+    each = alws.estimates.direct_gradients(MODEL, smoother, sleep, pairs, condition)
+    assert each.slope.shape == (len(Y),)
+    for mean, direct in zip(jax.tree.leaves(score), jax.tree.leaves(each), strict=True):
+        np.testing.assert_allclose(direct.mean(), mean, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("number", [10, 30, 100])
+def test_draws_share_the_conditions_equally(number, key):
+    z, (c, y) = simulate(MODEL, key, number, Pooled(C))
+    assert y.shape == (number, ROWS)
+    which = (np.asarray(c["x"])[:, None, 0] == np.asarray(C["x"])[None, :, 0]).argmax(axis=1)
+    np.testing.assert_array_equal(C["scale"][which], c["scale"])
+    counts = np.bincount(which, minlength=len(Y))
+    assert counts.max() - counts.min() <= 1
+    one = MODEL.likelihood(z[0], jax.tree.map(lambda a: a[0], c)).log_prob(y[0])
+    prior = MODEL.log_prior(z[0], None)
+    pair = jax.tree.map(lambda a: a[0], (c, y))
+    np.testing.assert_allclose(alws.log_joint(MODEL, z[0], pair, Pooled(C)), prior + one)
+
+
+@pytest.mark.parametrize("estimate", [Joint(), Natural()])
+def test_separate_regressions_are_the_phases_of_each_condition(estimate, key):
+    """Bit for bit the mean over conditions of a sleep and a wake phase under one of them."""
+    algorithm = WakeSleep(
+        KERNEL, estimate, optax.sgd(1.0), 60, 20, alws.ALWS_F, conditions="separate"
+    )
+    few = jax.tree.map(lambda a: a[:4], (C, Y))
+    state = algorithm.init(MODEL, alws.draw(MODEL, key, 60, FIRST)[0])
+
+    @eqx.filter_jit
+    def by_hand(state):
+        def one(item):
+            c, y, key = item
+            return algorithm.phases(state, y[None], key, c).gradient
+
+        keys = jax.random.split(key, 4)
+        mean = jax.tree.map(lambda g: g.mean(axis=0), jax.lax.map(one, (*few, keys)))
+        return eqx.apply_updates(MODEL, mean)
+
+    step = eqx.filter_jit(algorithm.step)(state, few[1], key, few[0])[0]
+    for new, expected in zip(*map(jax.tree.leaves, (step.model, by_hand(state))), strict=True):
+        np.testing.assert_array_equal(new, expected)
+
+
+@pytest.mark.parametrize("choice", ["pooled", "separate"])
+def test_a_fit_goes_on_from_its_checkpoint_bit_for_bit(choice, tmp_path, key):
+    settings = alws.Settings(
+        sleep_samples=50, validation_samples=20, measure_every=2, conditions=choice
+    )
+
+    def fit(steps_until_stop, path, resume=False, settings=settings):
+        return alws.fit(
+            MODEL,
+            Y,
+            key=key,
+            steps=6,
+            settings=settings,
+            conditions=C,
+            batch_size=5,
+            callbacks=[lambda report: report.step >= steps_until_stop],
+            checkpoint=tmp_path / path,
+            resume=resume,
+        )
+
+    whole = fit(6, "whole.npz")
+    fit(3, "part.npz")
+    again = fit(6, "part.npz", resume=True)
+    assert again.steps == 6
+    for a, b in zip(*map(jax.tree.leaves, (whole.state, again.state)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    other = replace(settings, conditions={"pooled": "separate", "separate": "pooled"}[choice])
+    with pytest.raises(alws.CheckpointError, match=f"conditions was '{choice}', is"):
+        fit(6, "part.npz", resume=True, settings=other)
+
+
+def test_a_fit_ends_near_the_maximum_with_wake_batches():
+    """The nats still to be gained, ½ gᵀI⁻¹g of the exact score, over all data."""
+    c, y = problem(90, widest=1.0)
+    settings = alws.Settings(
+        EXACT,
+        optimiser=alws.natural_units(optax.adam(optax.cosine_decay_schedule(0.1, 300))),
+        sleep_samples=500,
+        adapt=alws.ALWS_F,
+        measure_every=100,
+    )
+    result = alws.fit(
+        MODEL, y, key=jax.random.key(0), steps=300, settings=settings, conditions=c, batch_size=30
+    )
+    each = eqx.filter_grad(RandomIntercept.log_marginal)
+    scores = np.asarray(jax.vmap(lambda y, c: ravel_pytree(each(result.model, y, c))[0])(y, c))
+    total = scores.sum(axis=0)
+    assert 0.5 * total @ np.linalg.solve(scores.T @ scores, total) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments"),
+    [
+        (ValueError, r"one entry for each observation, 30; got 29", {"conditions": C["x"][:29]}),
+        (ValueError, r"`conditions` must be real numbers, got text", {"conditions": ["a"] * 30}),
+        (
+            ValueError,
+            r"`conditions` must be finite, got 1",
+            {"conditions": np.r_[np.nan, Y[1:, 0]]},
+        ),
+        (
+            ValueError,
+            '`conditions` must be one of "pooled", "separate", got \'each\'',
+            {"settings": alws.Settings(conditions="each")},
+        ),
+        (
+            TypeError,
+            r'takes a single condition. Use `alws.Settings\(conditions="separate"\)`',
+            {"settings": alws.Settings(estimate=alws.contrib.Importance(), sleep_samples=20)},
+        ),
+    ],
+)
+def test_bad_input(error, message, arguments, key):
+    with pytest.raises(error, match=message):
+        alws.fit(MODEL, Y, key=key, steps=1, **{"conditions": C, **arguments})
