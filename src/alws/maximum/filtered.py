@@ -21,7 +21,7 @@ from alws.maximum.climb import climb, metric
 from alws.maximum.maximise import Found, NotIntegrable, Round
 from alws.maximum.verdict import Verdict
 from alws.state_space.filters import increments
-from alws.state_space.grid import place
+from alws.state_space.grid import Placed, place
 from alws.state_space.kinds import NAMES, Filter
 from alws.state_space.model import Given, StateSpace
 
@@ -90,7 +90,8 @@ class _Sequences:
         flat, self.ravelled = ravel_pytree(jax.tree.map(_floating, parameters))
         self.x, self.given = jax.tree.map(_floating, (x, given))
         self.theta, self.p, self.key = np.asarray(flat), flat.size, key
-        self.kind, self.error = kind, 0.0
+        self.kind: Filter = kind
+        self.placed: Placed | None = None
 
         def each(theta: Array, values: PyTree) -> Array:
             whole, its = self.at(theta), kind._replace(values=values)
@@ -124,13 +125,17 @@ class _Sequences:
         """Put the nodes of a grid where this θ needs them; why that cannot be done, or nothing."""
         if self.kind.kind != "grid":
             return ""
-        before = None if self.kind.values is None else np.asarray(self.kind.values)
         model = self.at(jnp.asarray(theta))
-        placed = place(model, self.x, self.given, self.key, tolerance=tolerance, nodes=before)
+        placed = place(model, self.x, self.given, self.key, tolerance=tolerance, near=self.placed)
         if placed.reason:
             return placed.reason
-        self.kind, self.error = self.kind._replace(values=jnp.asarray(placed.nodes)), placed.error
+        self.kind, self.placed = self.kind._replace(values=jnp.asarray(placed.nodes)), placed
         return ""
+
+    @property
+    def error(self) -> float:
+        """What the grid leaves, in nats."""
+        return 0.0 if self.placed is None else self.placed.error
 
     def evaluate(self, theta: np.ndarray) -> tuple[float, np.ndarray, float]:
         """Log likelihood and log prior, their gradient, and 1: there is no noise."""

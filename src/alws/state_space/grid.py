@@ -3,14 +3,15 @@
     p(x_t | x_1 … x_{t−1}) = ∫ p(x_t | s) p(s | x_1 … x_{t−1}) ds
     p(s_t | x_1 … x_{t−1}) = ∫ p(s_t | s) p(s | x_1 … x_{t−1}) ds
 
-With s = T(u), u on the whole line, and nodes u_i in even steps h, each integral is the sum
-h Σ_i (…) T'(u_i), the trapezoidal rule. For smooth densities its error vanishes faster than any
-power of h once h is below the width of what is integrated. That is not believed but measured: half
-the step and twice the range must give the same likelihood.
+With s = T(u) and u_i in even steps h, each integral is the sum h Σ_i (…) T'(u_i), the trapezoidal
+rule. T goes fast where the densities are wide and slowly where they are narrow: a step of u is a
+standard deviation of what the transition from s, the transition to s and the observation tell of s
+together. For smooth densities the error then vanishes faster than any power of h. That is not
+believed but measured: half the step and twice the range must give the same likelihood.
 
 The nodes stay as they are while θ moves, so the sum is differentiable in θ. A transition narrower
-than h would be counted for more than 1 where it falls on a node; what leaves a node is therefore
-divided by its sum where that is above 1.
+than the step would be counted for more than 1 where it falls on a node; what leaves a node is
+therefore divided by its sum where that is above 1.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 from numpyro.distributions import Distribution, biject_to, constraints
+from scipy.interpolate import CubicSpline
+from scipy.ndimage import gaussian_filter1d
 
 from alws.state_space.distributions import draw_like, draw_once, is_distribution, log_prob
 from alws.state_space.model import Given, StateSpace
@@ -32,6 +35,16 @@ MOST_NODES = 2048
 
 MOST_DENSITIES = 4e8
 """The most transition densities of one likelihood, where a control input makes them differ."""
+
+FEWEST, COARSE = 64, 512
+"""The fewest nodes of a grid, and how many are used to find where states lie."""
+
+FIRST_STEP = 0.7
+"""The step of u that is tried first."""
+
+MARKS, PAIRS, SMOOTH = 256, 16, 4.0
+"""Where on the line, and with how many draws there, the width of the densities is measured, and
+over how many widths it is smoothed."""
 
 LOOK = 256
 """How many sequences are simulated to find where states lie."""
@@ -43,10 +56,16 @@ SUPPORTS = (constraints.real, constraints.positive, constraints.unit_interval)
 
 
 class Placed(NamedTuple):
-    """The nodes for some sequences, the error they leave in nats, and why there are none."""
+    """The nodes for some sequences, half as far apart too, and the error in nats that they leave.
 
-    nodes: Float[np.ndarray, " nodes"]
+    Where there are none `reason` says why. Nodes are points of the line and their volumes, which
+    biject_to takes to the support.
+    """
+
+    nodes: Float[np.ndarray, "2 nodes"]
+    fine: Float[np.ndarray, "2 more"]
     error: float
+    step: float
     reason: str = ""
 
 
@@ -76,13 +95,13 @@ def why_no_grid(model: StateSpace, given: Given = Given()) -> str:
 
 
 def grid_increments(
-    model: StateSpace, nodes: Float[Array, " nodes"], x: PyTree, given: Given = Given()
+    model: StateSpace, nodes: Float[Array, "2 nodes"], x: PyTree, given: Given = Given()
 ) -> Float[Array, " times"]:
     """log p(x_t | x_1 … x_{t−1}) of every time of one sequence; 0 where nothing was observed.
 
     Arguments:
         model: a model for which `why_no_grid` has no reason.
-        nodes: u in even steps, as `place` gives them.
+        nodes: points and volumes, as `place` gives them.
         x, given: one sequence and its conditions.
 
     Example: `grid_increments(model, place(model, x[None], None, key).nodes, x).sum()`.
@@ -97,7 +116,7 @@ def place(
     key: Key[Array, ""],
     *,
     tolerance: float = 1e-4,
-    nodes: Float[np.ndarray, " nodes"] | None = None,
+    near: Placed | None = None,
 ) -> Placed:
     """Nodes that leave at most `tolerance` nats of error in all sequences together.
 
@@ -106,7 +125,7 @@ def place(
         x, given: the sequences, one a row, and their conditions.
         key: for the simulations that show where states lie.
         tolerance: in nats.
-        nodes: where to begin, such as the nodes for θ nearby.
+        near: what was found for parameters nearby.
 
     Example: `place(model, x, None, key).error`.
     """
@@ -120,36 +139,35 @@ def place(
         values, held = _each(model, jnp.asarray(nodes), x, given, heat)
         return np.asarray(values), np.asarray(held)
 
-    if nodes is not None:
-        low, high, step = nodes[0], nodes[-1], nodes[1] - nodes[0]
+    def none(reason: str) -> Placed:
+        return Placed(np.zeros((2, 0)), np.zeros((2, 0)), np.inf, 0.0, reason)
+
+    if near is not None:
+        low, high, step = near.nodes[0, 0], near.nodes[0, -1], near.step
     else:
         seen = _simulated(model, first, key, len(jax.tree.leaves(x)[0][0]))
         if isinstance(seen, str):
-            return Placed(np.zeros(0), np.inf, seen)
-        low, high, width = seen
-        low, high = _locate(run, low, high, width)
-        step = width / 2
-    wrong = np.inf
+            return none(seen)
+        low, high = _locate(run, *seen)
+        step = FIRST_STEP
     for _ in range(24):
-        number = _power_of_two((high - low) / step)
+        ruler = _Ruler(model, first, key, low, high)
+        number = _power_of_two(ruler.length / step)
         if number > most:
-            return Placed(np.zeros(0), wrong, f"its state needs a grid of more than {most} nodes")
-        nodes = _around(low, high, step, number)
-        value, held = run(nodes)
-        wide_nodes = _around(low, high, step, 2 * number)
-        wide, wide_held = run(wide_nodes)
-        fine, _ = run(_around(nodes[0], nodes[-1], step / 2, 2 * number))
-        errors = [_difference(value, other) for other in (wide, fine)]
-        wrong = sum(errors)
-        if wrong <= tolerance:
-            return Placed(nodes, wrong)
+            return none(f"its state needs a grid of more than {most} nodes")
+        nodes, wide = ruler.nodes(number), ruler.nodes(2 * number, 2.0)
+        fine = ruler.nodes(2 * number)
+        (value, held), (wide_value, wide_held) = run(nodes), run(wide)
+        errors = [_difference(value, other) for other in (wide_value, run(fine)[0])]
+        if sum(errors) <= tolerance:
+            return Placed(nodes, fine, sum(errors), step)
         if errors[0] > tolerance / 2:
-            low, high = _occupied(wide_nodes, wide_held)
-        elif number > 64:
+            low, high = _occupied(wide, wide_held)
+        elif number > FEWEST:
             low, high = _occupied(nodes, held)
         if errors[1] > tolerance / 2:
             step /= 2
-    return Placed(np.zeros(0), wrong, "its grid does not settle")
+    return none("its grid does not settle")
 
 
 # The filter -------------------------------------------------------------------------------------
@@ -165,8 +183,8 @@ def _filter(
     begin = model.initial()
     first = model.start(_inside(begin))
     lift, of_state = _lift(model.transition(first, *_control_at(given, 0)))
-    states = jax.vmap(of_state)(lift(nodes))
-    volume = lift.log_abs_det_jacobian(nodes, lift(nodes)) + jnp.log(nodes[1] - nodes[0])
+    states = jax.vmap(of_state)(lift(nodes[0]))
+    volume = lift.log_abs_det_jacobian(nodes[0], lift(nodes[0])) + jnp.log(nodes[1])
     least = jnp.finfo(volume.dtype).tiny
     controls = () if given.control is None else (given.control,)
     times = len(jax.tree.leaves(x)[0])
@@ -283,7 +301,7 @@ def _locate(run: Callable, low: float, high: float, width: float) -> tuple[float
         step = (high - low) / COARSE
         if step <= width / 2:
             break
-        nodes = _around(low, high, step, COARSE)
+        nodes = np.stack([low + step * (np.arange(COARSE) + 0.5), np.full(COARSE, step)])
         inner = _occupied(nodes, run(nodes, min(1.0, (width / step) ** 2))[1])
         shrunk = (inner[1] - inner[0]) < 0.8 * (high - low)
         low, high = inner
@@ -292,28 +310,94 @@ def _locate(run: Callable, low: float, high: float, width: float) -> tuple[float
     return low, high
 
 
-COARSE = 512
-
-
 def _occupied(nodes: np.ndarray, held: np.ndarray) -> tuple[float, float]:
     """The ends of what holds anything, and a margin."""
     full = np.flatnonzero(held > EMPTY)
     if not len(full):
-        return float(nodes[0]), float(nodes[-1])
-    low, high = nodes[full[0]], nodes[full[-1]]
-    margin = max(4 * (nodes[1] - nodes[0]), 0.05 * (high - low))
-    return float(low - margin), float(high + margin)
+        return float(nodes[0, 0]), float(nodes[0, -1])
+    margin = max(4.0, 0.05 * (full[-1] - full[0]))
+    low, high = nodes[:, full[0]], nodes[:, full[-1]]
+    return float(low[0] - margin * low[1]), float(high[0] + margin * high[1])
 
 
-def _around(low: float, high: float, step: float, number: int) -> np.ndarray:
-    return (low + high) / 2 + step * (np.arange(number) - (number - 1) / 2)
+class _Ruler:
+    """u along a part of the line, and nodes in even steps of it; constant beyond the part."""
+
+    def __init__(
+        self, model: StateSpace, given: Given, key: Key[Array, ""], low: float, high: float
+    ):
+        v = np.linspace(low, high, MARKS)
+        source, target, to, seen = (
+            np.nan_to_num(np.asarray(a, float), posinf=0.0, neginf=0.0)
+            for a in _informations(model, jnp.asarray(v), given, key)
+        )
+        bins = np.clip(np.searchsorted(v, to.ravel()), 0, MARKS - 1)
+        counts, sums = np.bincount(bins, minlength=MARKS), np.bincount(bins, target.ravel(), MARKS)
+        known = counts > 0
+        into = np.interp(v, v[known], sums[known] / counts[known])
+        total = source + into + seen
+        rate = np.sqrt(np.maximum(total, 1e-6 * total.max(initial=0.0)) + 1e-12 / (high - low) ** 2)
+        along = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2 * np.diff(v))])
+        self.length = float(along[-1])
+        u = np.linspace(0.0, self.length, int(np.clip(4 * self.length, 64, 20_000)))
+        logs = np.interp(u, along, np.log(rate))
+        smooth = gaussian_filter1d(logs, SMOOTH / (u[1] - u[0]), mode="nearest")
+        slope = CubicSpline(u, np.exp(-smooth))
+        whole = slope.antiderivative()(self.length)
+        self.low, self.scale, self.slope = low, (high - low) / float(whole), slope
+
+    def nodes(self, number: int, times: float = 1.0) -> Float[np.ndarray, "2 nodes"]:
+        """So many nodes, on a range `times` as long."""
+        step = times * self.length / number
+        u = self.length / 2 + step * (np.arange(number) - (number - 1) / 2)
+        inside = np.clip(u, 0.0, self.length)
+        slopes = self.slope(inside)
+        points = self.slope.antiderivative()(inside) + (u - inside) * slopes
+        return np.stack([self.low + self.scale * points, step * self.scale * slopes])
+
+
+@eqx.filter_jit
+def _informations(
+    model: StateSpace, v: Float[Array, " marks"], given: Given, key: Key[Array, ""]
+) -> tuple[Array, Array, Array, Array]:
+    """The information on v in the transition from v and in what is seen of it, and that on v' in
+    transitions to v', at some v' that they lead to: squares of derivatives of log densities."""
+    first = model.start(_inside(model.initial()))
+    lift, of_state = _lift(model.transition(first, *_control_at(given, 0)))
+
+    def state(v: Array) -> PyTree:
+        return of_state(lift(v))
+
+    def one(v: Array, key: Array, control: tuple) -> tuple:
+        z = draw_once(model.transition(state(v), *control), key)
+        x = draw_once(model.observation(state(v), *control), key)
+        to = lift._inverse(ravel_pytree(z)[0][0])
+
+        def move(v: Array, to: Array) -> Array:
+            volume = lift.log_abs_det_jacobian(to, lift(to))
+            return log_prob(model.transition(state(v), *control), state(to)) + volume
+
+        def see(v: Array) -> Array:
+            return log_prob(model.observation(state(v), *control), x)
+
+        source, target = jax.grad(move, (0, 1))(v, to)
+        return source**2, target**2, to, jax.grad(see)(v) ** 2
+
+    controls = ()
+    if given.control is not None:
+        times = jax.random.randint(key, (PAIRS,), 0, len(jax.tree.leaves(given.control)[0]))
+        controls = (jax.tree.map(lambda u: u[times], given.control),)
+
+    def several(v: Array, key: Array) -> tuple:
+        keys = jax.random.split(key, PAIRS)
+        found = jax.vmap(one, (None, 0, 0))(v, keys, controls)
+        return found[0].mean(), found[1], found[2], found[3].mean()
+
+    return jax.vmap(several, (0, None))(v, key)
 
 
 def _power_of_two(number: float) -> int:
     return int(2 ** np.ceil(np.log2(max(number, FEWEST))))
-
-
-FEWEST = 64
 
 
 def _difference(values: np.ndarray, others: np.ndarray) -> float:

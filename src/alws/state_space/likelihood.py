@@ -154,12 +154,12 @@ def _by_grid(
     placed = place(model, x, given, key)
     if placed.reason:
         return None
-    nodes = jnp.asarray(placed.nodes)
-    middle, step = (nodes[0] + nodes[-1]) / 2, (nodes[1] - nodes[0]) / 2
-    fine = middle + step * (jnp.arange(2 * len(nodes)) - len(nodes) + 0.5)
-    values = [np.asarray(_each(model, kind._replace(values=u), x, given)) for u in (nodes, fine)]
+    values = [
+        np.asarray(_each(model, kind._replace(values=jnp.asarray(nodes)), x, given))
+        for nodes in (placed.nodes, placed.fine)
+    ]
     error = np.maximum(np.abs(values[1] - values[0]), placed.error / len(values[0]))
-    return LogLikelihood(values[1], error, f"{NAMES['grid']} of {len(fine)} nodes")
+    return LogLikelihood(values[1], error, f"{NAMES['grid']} of {placed.fine.shape[1]} nodes")
 
 
 def _by_particles(
