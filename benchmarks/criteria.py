@@ -15,9 +15,8 @@ Run it held to one core (`taskset -c 0`): time is then that core's, whatever els
 import argparse
 import json
 import sys
-import tempfile
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -28,8 +27,10 @@ import optax
 import alws
 from alws.features import Standardise
 from alws.kernels import SquaredExponential
-from alws_paper.images.grid import run_cell
-from alws_paper.images.plan import Cell, Plan
+from alws_paper.images.data.images import images
+from alws_paper.images.plan import Plan, method_of
+from alws_paper.images.scorer import Scorer
+from alws_paper.images.trainer import train
 from alws_paper.pinwheel.data import pinwheel
 from alws_paper.pinwheel.experiment import EXPERIMENT, Pinwheel, penalty
 
@@ -83,23 +84,16 @@ def fit_pinwheel(criterion, seconds, seed):
 
 def fit_mnist(criterion, seconds, seed):
     method = "ALWS-F" if criterion == "fixed" else "ALWS-A"
-    plan = Plan(
-        ("mnist",),
-        ("connected",),
-        (method,),
-        (seed,),
-        seconds=seconds,
-        sleep_samples=1000,
-        adapt_after_epochs=1 / 6,  # 100 steps
-        adapt_rate=1e-4,
-        adapt_criterion="objective" if criterion == "fixed" else criterion,
-        first_mark=1e6,
-        time_marks=1,
-    )
-    with tempfile.TemporaryDirectory() as directory:
-        cell = Cell("mnist", "connected", method, seed)
-        summary = run_cell(cell, plan, Path(directory)).summary
-    return summary["frechet"], summary["steps"]
+    plan = Plan(("mnist",), ("connected",), (method,), (seed,), seconds=seconds, sleep_samples=1000)
+    data = images("mnist")
+    method = method_of(plan.cells()[0], plan, data)
+    if criterion != "fixed":
+        adapt = replace(method.adapt, after=100, learning_rate=1e-4, criterion=criterion)
+        method = replace(method, adapt=adapt)
+    train_key, score_key = jax.random.split(jax.random.key(seed))
+    trained = train(method, jnp.asarray(data.train), key=train_key, seconds=seconds)
+    frechet, _ = Scorer(data, number=plan.scored)(method.generator(trained.state), score_key)
+    return frechet, trained.steps
 
 
 PROBLEMS = {"pinwheel": fit_pinwheel, "mnist": fit_mnist}

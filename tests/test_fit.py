@@ -259,6 +259,39 @@ def test_adaptation_takes_every_so_many_steps(data):
     assert ridges[6] != ridges[7]
 
 
+class Counting(Mixture):
+    """The mixture, counting the batches of its draws as they are made."""
+
+    def sample(self, key):
+        jax.debug.callback(lambda _: DRAWN.append(1), self.logit)
+        return super().sample(key)
+
+
+DRAWN: list[int] = []
+
+
+def test_validation_samples_are_drawn_on_the_steps_that_use_them(data):
+    settings = alws.Settings(
+        adapt=alws.Adapt(after=1, every=2),
+        sleep_samples=100,
+        validation_samples=40,
+        measure_every=5,
+    )
+    model = Counting(START.logit, START.means)
+    prepared = alws.prepare(model, data, key=jax.random.key(0), steps=6, settings=settings)
+    state, drawn = prepared.state, []
+    for number in range(6):
+        jax.block_until_ready(state)
+        jax.effects_barrier()
+        DRAWN.clear()
+        state, _ = prepared.step(state, number)
+        jax.block_until_ready(state)
+        jax.effects_barrier()
+        drawn.append(len(DRAWN))
+    # γ takes its steps at 2 and 4, and the held-out error is measured at 0 and 5.
+    assert drawn == [2, 1, 2, 1, 2, 2]  # batches of draws: sleep samples, and validation samples
+
+
 def test_penalty_weighs_the_same_whatever_the_batch(data):
     prior = lambda m: -0.5 * 1e4 * jnp.sum(m.means**2)  # noqa: E731
     settings = alws.Settings(optimiser=optax.sgd(0.01), sleep_samples=100)

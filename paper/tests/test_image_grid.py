@@ -144,6 +144,10 @@ def test_spent_seconds_count_after_a_kill(bars, tmp_path):
         ({"epochs": None}, r"a number of `epochs`, of `seconds`, or both"),
         ({"seconds": -1.0}, r"`seconds` must be positive, got -1.0"),
         ({"adapt_after_epochs": -1.0}, r"`adapt_after_epochs` must not be negative, got -1.0"),
+        (
+            {"methods": ("ALWS-A",), "adapt_after_epochs": 3.0},
+            r"`adapt_after_epochs` is 3 and the run has 3 epochs. The paper's 5 of 50 would be 0.3",
+        ),
         ({"longer": {"GAN": 2.0}}, r"`longer` must be among .*; got 'GAN'"),
         ({"longer": {"VAE": 0.0}}, r"`longer` must hold positive factors, got 0.0 for VAE"),
     ],
@@ -205,7 +209,7 @@ def test_the_command_goes_on_only_with_the_same_comparison(bars, tmp_path, monke
     command = ("bench", "images", "--datasets", "mnist", "--out", tmp_path / "run")
     wrong = invoke(*command, "--methods", "VAE,GAN", "--epochs", 1)
     assert wrong.exit_code == 2
-    assert "ALWS-F, ALWS-A, AL-P, VAE" in wrong.output
+    assert "ALWS-F, ALWS-A, ALWS, AL-P, VAE" in wrong.output
     wrong = invoke(*command, "--methods", "VAE", "--seeds", "one", "--epochs", 1)
     assert "seeds must be whole numbers, got 'one'" in wrong.output
     missing = invoke(*command, "--methods", "VAE", "--epochs", 1, "--extractor", "absent.onnx")

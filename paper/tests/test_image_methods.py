@@ -19,6 +19,7 @@ SHAPE = (1, 8, 8)
 SMALL = {
     "ALWS-F": {"sleep_samples": 40},
     "ALWS-A": {"sleep_samples": 40, "adapt": Adapt(ridge=False, after=1)},
+    "ALWS": {"sleep_samples": 40},
     "AL-P": {"particles": 3},
     "VAE": {},
     "VAE-SNF": {"vectors": 2, "steps": 2},

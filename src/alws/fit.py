@@ -141,6 +141,7 @@ PAPER = Settings(
     sleep_samples=2000,
     validation_samples=200,
     adapt=Adapt(learning_rate=1e-3, clip_norm=math.inf),
+    conditions="separate",
 )
 """The paper's own method, for comparisons with it; `fit` without settings is the better choice.
 

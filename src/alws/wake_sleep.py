@@ -364,9 +364,12 @@ class WakeSleep:
     def _draw(
         self, model: AnyModel, key: Key[Array, ""], condition: PyTree | None
     ) -> tuple[Draws, Callable[[], Draws]]:
-        """Sleep samples, and validation samples: at once when every step needs both."""
+        """Sleep samples, and validation samples: at once when every step needs both.
+
+        Otherwise these are drawn where they are asked for, on the steps that use them.
+        """
         n, held_out = self.sleep_samples, self.validation_samples
-        if self.adapt.anything and self.estimate.regresses:
+        if self.adapt.always and self.estimate.regresses:
             draws = simulate(model, key, n + held_out, condition)
             sleep = over_devices(jax.tree.map(lambda a: a[:n], draws))
             rest = over_devices(jax.tree.map(lambda a: a[n:], draws))

@@ -1,4 +1,4 @@
-"""The command line: `alws-paper list`, `run`, `resume`, `publish`, `bench images`, `lenet`."""
+"""The command line: `alws-paper list`, `run`, `resume`, `publish`, `relabel`, `bench`, `lenet`."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from rich.table import Table
 
 import alws
 from alws.checkpoint import CheckpointError
-from alws_paper.experiments import EXPERIMENTS, Claim, RunError, resume, start
+from alws_paper.experiments import EXPERIMENTS, Claim, RunError, resume, start, start_or_resume
 from alws_paper.gallery import publish, update_readme
 from alws_paper.images import (
     DATASETS,
@@ -25,6 +25,7 @@ from alws_paper.images import (
     save_lenet,
     train_lenet,
 )
+from alws_paper.relabel import relabel
 from alws_paper.shared.files import DataError
 
 app = typer.Typer(
@@ -38,6 +39,8 @@ app.add_typer(bench, name="bench")
 console = Console()
 
 
+COLOURED = {True: "{}", False: "[bold red]{}[/]", None: "[yellow]{}[/]"}
+"""How the three outcomes are shown."""
 LONG = ("run", "resume", "bench")
 """Commands whose work is worth a second start."""
 
@@ -86,6 +89,8 @@ def run_experiment(
     directory = out or Path("runs") / f"{experiment}-{preset}-{seed}"
     with _errors():
         began = time.monotonic()
+        if preset == "paper" and EXPERIMENTS[experiment].not_printed:
+            console.print(EXPERIMENTS[experiment].not_printed, highlight=False, soft_wrap=True)
         claims = start(EXPERIMENTS[experiment], preset, seed, directory)
         _show(claims, directory, time.monotonic() - began)
 
@@ -112,6 +117,20 @@ def publish_run(
     """Copy a run's figure and claims to the gallery, and rebuild the tables of claims."""
     with _errors():
         publish(directory, gallery)
+        update_readme(gallery, readme)
+
+
+@app.command("relabel")
+def relabel_gallery(
+    gallery: Annotated[Path, typer.Option(help="Where the gallery is.")] = Path("docs/gallery"),
+    readme: Annotated[Path, typer.Option(help="The file that holds the table.")] = Path(
+        "paper/README.md"
+    ),
+) -> None:
+    """Give stored claims of runs before 0.2 their source and outcome, and rebuild the tables."""
+    with _errors():
+        for name, number in relabel(gallery, EXPERIMENTS).items():
+            console.print(f"{name}: {number} claims relabelled", highlight=False)
         update_readme(gallery, readme)
 
 
@@ -153,6 +172,21 @@ def compare_images(
         _show(claims, out, time.monotonic() - began)
 
 
+@bench.command("length")
+def compare_at_length(
+    preset: Annotated[
+        str, typer.Option(help="quick: a minute; desk: a day; paper: thirty hours of one core.")
+    ] = "paper",
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/images-at-length"),
+) -> None:
+    """Compare image methods at the paper's length; the same command again goes on."""
+    with _errors():
+        began = time.monotonic()
+        claims = start_or_resume(EXPERIMENTS["images-at-length"], preset, seed, out)
+        _show(claims, out, time.monotonic() - began)
+
+
 @app.command("lenet")
 def train_features(
     task: Annotated[str, typer.Argument(help="mnist or fashion.")],
@@ -171,11 +205,13 @@ def train_features(
 
 
 def _show(claims: list[Claim], directory: Path, seconds: float) -> None:
-    table = Table("claim", "paper", "measured", "holds")
+    table = Table("claim", "whose", "paper, or bar", "measured", "outcome")
     for claim in claims:
-        row = (claim.claim, claim.paper, claim.measured)
-        table.add_row(*map(escape, row), "yes" if claim.holds else "[bold red]no[/]")
+        row = (claim.claim, claim.source, claim.paper, claim.measured)
+        table.add_row(*map(escape, row), COLOURED[claim.holds].format(claim.outcome))
     console.print(table)
+    for undecided in sorted({claim.undecided for claim in claims} - {""}):
+        console.print(f"undecided: {undecided}", highlight=False, soft_wrap=True)
     console.print(f"figure: {directory / 'figure.png'}", highlight=False, soft_wrap=True)
     console.print(f"claims: {directory / 'claims.json'}", highlight=False, soft_wrap=True)
     console.print(f"took {seconds:.0f} s", highlight=False)

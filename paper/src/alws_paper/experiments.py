@@ -16,7 +16,7 @@ from alws_paper import (
     pinwheel,
     vae_posterior,
 )
-from alws_paper.run import Claim, Experiment, Run, RunError, resume, start
+from alws_paper.run import Claim, Experiment, Run, RunError, resume, start, start_or_resume
 
 _PAGES = (
     gradient.EXPERIMENT,
@@ -40,4 +40,13 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 """Every experiment by its name on the command line."""
 
-__all__ = ["EXPERIMENTS", "Claim", "Experiment", "Run", "RunError", "resume", "start"]
+__all__ = [
+    "EXPERIMENTS",
+    "Claim",
+    "Experiment",
+    "Run",
+    "RunError",
+    "resume",
+    "start",
+    "start_or_resume",
+]

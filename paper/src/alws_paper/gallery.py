@@ -1,26 +1,38 @@
-"""The gallery: figure and claims of each experiment's last `desk` run, and tables of the claims."""
+"""The gallery: figure, claims and settings of each experiment's last `desk` run, and their tables.
+
+The paper's claims stand first, our own bars after them. Of either, those that hold and those that
+do not are counted; those that a run could not decide are told apart.
+"""
 
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from alws_paper.claim import outcome
 from alws_paper.run import RunError
 
 START, END = "<!-- claims: start -->", "<!-- claims: end -->"
 HEAD = """# Claims
 
-Every claim against the last `desk` run of its experiment; `alws-paper publish` writes this page.
+Every claim against the last `desk` run of its experiment; `alws-paper publish` writes this page. A
+claim holds, does not hold, or is undecided, where seeds or standard errors overlap, methods were
+never at equal epochs, or a claim of the paper was tried on less than a tenth of its budget. The
+settings and the commit of each run are in its folder's `run.json`.
 """
-NAMED = 4
+SECTIONS = {"paper": "Claims of the paper", "ours": "Bars of our own"}
+NAMED = 3
 """How many claims that do not hold are named in the README; the gallery's table has them all."""
 TABLE = "scores.csv"
 """What a comparison leaves beside figure and claims: a line for each of its runs."""
+RECORD = "run.json"
+"""In the gallery: experiment, preset, seed, version, commit and settings of a run, its seconds."""
 
 
 def publish(directory: Path, gallery: Path) -> Path:
-    """Copy figure, claims and, if there is one, the table of a desk run to `gallery/NAME/`."""
+    """Copy figure, claims, settings and, if any, the table of a desk run to the gallery."""
     wanted = ("settings.json", "claims.json", "figure.png")
     missing = [name for name in wanted if not (directory / name).exists()]
     if missing:
@@ -33,49 +45,97 @@ def publish(directory: Path, gallery: Path) -> Path:
         )
     target = gallery / record["experiment"]
     target.mkdir(parents=True, exist_ok=True)
-    for name in wanted[1:]:
-        shutil.copyfile(directory / name, target / name)
-    if (directory / TABLE).exists():
-        shutil.copyfile(directory / TABLE, target / TABLE)
+    for name in (*wanted[1:], TABLE):
+        if (directory / name).exists():
+            shutil.copyfile(directory / name, target / name)
+    took = directory / "run.json"
+    seconds = json.loads(took.read_text()) if took.exists() else {}
+    write_record(target, record | seconds)
     return target
 
 
-def claims_table(gallery: Path) -> str:
-    """A Markdown table of every claim in the gallery, with links from the gallery's own folder."""
-    rows = ["| experiment | claim | paper | measured | holds |", "|---|---|---|---|---|"]
-    for name, claims in _all_claims(gallery).items():
-        for claim in claims:
-            cells = " | ".join(_cell(claim[key]) for key in ("claim", "paper", "measured"))
-            holds = "yes" if claim["holds"] else "**no**"
-            rows.append(f"| [{name}]({name}) | {cells} | {holds} |")
-    return "\n".join(rows)
+def write_record(folder: Path, record: dict[str, Any]) -> None:
+    """Keep beside an experiment's claims what its run was."""
+    (folder / RECORD).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+def claims_tables(gallery: Path) -> str:
+    """Two Markdown tables of every claim in the gallery, with links from the gallery's folder."""
+    parts = []
+    for source, title in SECTIONS.items():
+        rows = [f"## {title}", "", *_head("experiment claim paper measured compared outcome")]
+        for name, claims in _all_claims(gallery).items():
+            for claim in claims:
+                if claim["source"] == source:
+                    rows.append(f"| [{name}]({name}) | {_row(claim)} |")
+        parts.append("\n".join(rows))
+    withdrawn = [
+        f"| [{path.parent.name}]({path.parent.name}) | {_cell(one['claim'])} | {one['why']} |"
+        for path in sorted(gallery.glob(f"*/{RECORD}"))
+        for one in json.loads(path.read_text()).get("withdrawn", [])
+    ]
+    if withdrawn:
+        parts.append("\n".join(["## Withdrawn", "", *_head("experiment claim why"), *withdrawn]))
+    return "\n\n".join(parts)
 
 
 def summary_table(gallery: Path, link: str) -> str:
-    """A Markdown table with a row for each experiment: how many claims hold, and which do not.
+    """A Markdown table with a row for each experiment: the paper's claims, then our own bars.
 
     `link` is the way to the gallery from the file that holds the table.
     """
-    rows = ["| experiment | claims that hold | what does not hold |", "|---|---|---|"]
+    rows = _head("experiment|the paper's claims|which of them do not hold|our own bars", "|")
+    every = [claim for claims in _all_claims(gallery).values() for claim in claims]
+    rows.append(f"| all | {_tally(every, 'paper')} |  | {_tally(every, 'ours')} |")
     for name, claims in _all_claims(gallery).items():
-        failed = [_cell(claim["claim"]) for claim in claims if not claim["holds"]]
-        holding = f"{len(claims) - len(failed)} of {len(claims)}"
+        failed = [
+            _cell(claim["claim"])
+            for claim in claims
+            if claim["source"] == "paper" and claim["holds"] is False
+        ]
         if len(failed) > NAMED:
             more = f"[{len(failed) - NAMED + 1} more]({link}/README.md)"
             failed = [*failed[: NAMED - 1], more]
-        rows.append(f"| [{name}]({link}/{name}) | {holding} | {'; '.join(failed)} |")
+        tallies = _tally(claims, "paper"), "; ".join(failed), _tally(claims, "ours")
+        rows.append(f"| [{name}]({link}/{name}) | {' | '.join(tallies)} |")
     return "\n".join(rows)
 
 
 def update_readme(gallery: Path, readme: Path) -> None:
-    """Put the summary between the README's two markers, and the whole table into the gallery's."""
+    """Put the summary between the README's two markers, and the whole tables into the gallery's."""
     text = readme.read_text()
     if START not in text or END not in text:
         raise RunError(f"{readme} must hold the lines {START} and {END} around the table.")
     before, after = text.split(START)[0], text.split(END)[1]
     link = Path(os.path.relpath(gallery, readme.parent)).as_posix()
     readme.write_text(f"{before}{START}\n{summary_table(gallery, link)}\n{END}{after}")
-    (gallery / "README.md").write_text(f"{HEAD}\n{claims_table(gallery)}\n")
+    (gallery / "README.md").write_text(f"{HEAD}\n{claims_tables(gallery)}\n")
+
+
+def _tally(claims: Iterable[dict[str, Any]], source: str) -> str:
+    """How many of those of this source hold and do not, and how many are undecided."""
+    holds = [claim["holds"] for claim in claims if claim["source"] == source]
+    if not holds:
+        return "none"
+    decided = [one for one in holds if one is not None]
+    parts = [f"{sum(decided)} of {len(decided)} hold"] if decided else []
+    left = len(holds) - len(decided)
+    return ", ".join([*parts, f"{left} undecided"] if left else parts)
+
+
+def _row(claim: dict[str, Any]) -> str:
+    """The cells of a claim in the whole table."""
+    shown = outcome(claim["holds"])
+    shown = f"**{shown}**" if claim["holds"] is False else shown
+    if claim["undecided"]:
+        shown += f": {claim['undecided']}"
+    cells = [claim[name] for name in ("claim", "paper", "measured", "compared")]
+    return " | ".join(map(_cell, [*cells, shown]))
+
+
+def _head(names: str, separator: str = " ") -> list[str]:
+    columns = names.split(separator)
+    return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
 
 
 def _all_claims(gallery: Path) -> dict[str, list[dict[str, Any]]]:

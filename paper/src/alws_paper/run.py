@@ -1,14 +1,15 @@
 """What an experiment is, and the directory a run of it lives in.
 
 A run directory holds `settings.json`, `metrics.jsonl`, `checkpoint.npz`, `figure.png`, `run.json`
-with the seconds it took, and `claims.json`: each claim of the paper that the experiment makes, the
-paper's figure, the measured one and whether it holds, all computed by the run.
+with the seconds it took, and `claims.json`: each claim that the experiment looks into, the paper's
+figure or the bar set here, the measured one and the outcome, all computed by the run.
 """
 
 import json
 import math
 import operator
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from rich.console import Console
 import alws
 from alws import checkpoint
 from alws.callbacks import Callback, MetricsFile, Report
+from alws_paper.claim import Claim, Scale, settled
 
 Trained = TypeVar("Trained")
 
@@ -38,26 +40,24 @@ class RunError(ValueError):
 
 
 @dataclass(frozen=True)
-class Claim:
-    """One claim of the paper against what this run measured."""
-
-    claim: str
-    paper: str
-    measured: str
-    holds: bool
-
-
-@dataclass(frozen=True)
 class Experiment:
     """A page of the paper: settings for each preset, and a function that runs them.
 
-    `run(settings, run)` draws the figure, saves it with `run.save_figure` and returns the claims.
+    Arguments:
+        name, title: on the command line, and in its list.
+        presets: settings by name: `quick`, `desk` and `paper`.
+        run: `run(settings, run)` draws the figure, saves it with `run.save_figure` and returns the
+            claims.
+        scale: what such settings compare, and the share they spend of the paper's budget.
+        not_printed: what `paper` has otherwise than the paper prints it, or cannot run here.
     """
 
     name: str
     title: str
     presets: Mapping[str, Any]
     run: Callable[[Any, "Run"], list[Claim]]
+    scale: Callable[[Any], Scale] = lambda settings: Scale()
+    not_printed: str = ""
 
     def settings(self, preset: str) -> Any:
         """The settings of a preset."""
@@ -194,10 +194,36 @@ def start(
         "preset": preset,
         "seed": seed,
         "version": alws.__version__,
+        "commit": commit(),
         "settings": asdict(settings),
     }
     _write(directory / "settings.json", json.dumps(record, indent=2))
     return _finish(experiment, settings, Run(directory, seed, progress))
+
+
+def start_or_resume(
+    experiment: Experiment,
+    preset: str,
+    seed: int,
+    directory: Path,
+    progress: bool | None = None,
+) -> list[Claim]:
+    """Run a preset in a new directory, or go on with it if it is the one begun there.
+
+    Example: `start_or_resume(EXPERIMENTS["images-at-length"], "paper", 0, Path("runs/length"))`.
+    """
+    path = directory / "settings.json"
+    if not path.exists():
+        return start(experiment, preset, seed, directory, progress)
+    record = json.loads(path.read_text())
+    begun = tuple(record.get(name) for name in ("experiment", "preset", "seed"))
+    if begun != (experiment.name, preset, seed):
+        raise RunError(
+            f"{directory} holds {begun[0]}, preset {begun[1]}, seed {begun[2]}; asked for was "
+            f"{experiment.name}, preset {preset}, seed {seed}. Give the same, or another directory "
+            "with --out."
+        )
+    return resume({experiment.name: experiment}, directory, progress)
 
 
 def resume(
@@ -224,11 +250,35 @@ def resume(
 def _finish(experiment: Experiment, settings: Any, run: Run) -> list[Claim]:
     began = time.monotonic()
     try:
-        claims = experiment.run(settings, run)
+        scale = experiment.scale(settings)
+        claims = [settled(claim, scale) for claim in experiment.run(settings, run)]
         run.save_claims(claims)
     finally:
         run.add_seconds(time.monotonic() - began)
     return claims
+
+
+def commit(path: Path | None = None) -> str:
+    """The commit of this code, `+` if files differ from it; of the last change of `path` if given.
+
+    Empty where the code was installed from elsewhere than a git repository.
+    """
+    folder = Path(__file__).parent if path is None else path.parent
+    if path is None:
+        if not _git(folder, "ls-files", "--error-unmatch", Path(__file__).name):
+            return ""
+        changed = _git(folder, "status", "--porcelain", "-uno", "--", ":/src", ":/paper/src")
+        return _git(folder, "rev-parse", "HEAD") + ("+" if changed else "")
+    return _git(folder, "log", "-1", "--format=%H", "--", path.name)
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
 
 
 def _write(path: Path, text: str) -> None:

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 import alws
 from alws.features import Network
-from alws_paper.run import Claim, Experiment, Run
+from alws_paper.run import Claim, Experiment, Run, Scale
 
 TRUTH = {"β": 0.5, "γ": 0.2, "ρ": 0.3}
 START = {"β": 1.0, "γ": 0.5, "ρ": 0.7}
@@ -240,14 +240,21 @@ def claims(found: dict[str, float], widths: dict[str, float]) -> list[Claim]:
             f"not in the paper (bar: every truth within {WITHIN:g} standard errors)",
             described,
             max(away.values()) <= WITHIN,
+            source="ours",
         ),
         Claim(
             "the intervals are narrow enough to say something",
             f"not in the paper (bar: standard errors of at most {100 * NARROW:.0f} %)",
             ", ".join(f"{name} {100 * value:.1f} %" for name, value in share.items()),
             max(share.values()) <= NARROW,
+            source="ours",
         ),
     ]
+
+
+def scale(settings: Settings) -> Scale:
+    """The outbreaks."""
+    return Scale(f"{settings.outbreaks} outbreaks of {settings.days} days, {settings.steps} steps")
 
 
 EXPERIMENT = Experiment(
@@ -259,4 +266,6 @@ EXPERIMENT = Experiment(
         "paper": Settings(steps=4000, sleep_samples=2000, learning_rate=0.02),
     },
     run=run,
+    scale=scale,
+    not_printed="Not in the paper.",
 )

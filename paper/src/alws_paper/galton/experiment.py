@@ -18,7 +18,7 @@ Summing over paths row by row, with the place and the last move as the state, gi
 likelihood, and with it the exact maximum and the exact Fisher information to compare with.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax
@@ -32,7 +32,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 import alws
-from alws_paper.run import Claim, Experiment, Run, significant
+from alws_paper.run import Claim, Experiment, Run, Scale, significant
 
 HOPPERS = (-6, 0, 6)
 NAMES = ("tilt", "pull", "bend", "momentum")
@@ -88,9 +88,10 @@ class Galton(eqx.Module):
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run; the paper has none, so `paper` is the larger board."""
+    """The settings of a run; `published` fits have `alws.PAPER`, as the paper has no others."""
 
     steps: int
+    published: bool = False
     balls: int = 3000
     rows: int = 10
     sleep_samples: int = 1000
@@ -110,7 +111,10 @@ def run(settings: Settings, run: Run) -> list[Claim]:
         key=fit_key,
         steps=settings.steps,
         batch_size=settings.balls,
-        settings=alws.Settings(sleep_samples=settings.sleep_samples),
+        settings=replace(
+            alws.PAPER if settings.published else alws.Settings(),
+            sleep_samples=settings.sleep_samples,
+        ),
         **run.fit_arguments(),
     )
     found = alws.standard_errors(result, data, key=error_key)
@@ -257,6 +261,7 @@ def claims(board: Galton, errors: Galton, best: Galton, counts: np.ndarray) -> l
             f"over all {balls} balls; no parameter farther than {shift.max():.2f} standard errors "
             "from the exact maximum",
             most - reached < NATS,
+            source="ours",
         ),
         Claim(
             "the parameters are found from landings alone",
@@ -266,6 +271,7 @@ def claims(board: Galton, errors: Galton, best: Galton, counts: np.ndarray) -> l
                 for name, f, a, b, t in zip(NAMES, fitted, low, high, truth, strict=True)
             ),
             bool(((low < truth) & (truth < high)).all()),
+            source="ours",
         ),
         Claim(
             "standard errors from simulations agree with exact ones",
@@ -275,8 +281,14 @@ def claims(board: Galton, errors: Galton, best: Galton, counts: np.ndarray) -> l
                 for name, a, b, o in zip(NAMES, ours, exact, off, strict=True)
             ),
             bool((np.abs(off) < AGREEMENT).all()),
+            source="ours",
         ),
     ]
+
+
+def scale(settings: Settings) -> Scale:
+    """The balls and the board."""
+    return Scale(f"{settings.balls:,} balls, {settings.rows} rows, {settings.steps} steps")
 
 
 EXPERIMENT = Experiment(
@@ -285,7 +297,9 @@ EXPERIMENT = Experiment(
     presets={
         "quick": Settings(steps=60, balls=500, sleep_samples=200),
         "desk": Settings(steps=1000),
-        "paper": Settings(steps=4000, balls=20_000, rows=12, sleep_samples=2000),
+        "paper": Settings(4000, published=True, balls=20_000, rows=12, sleep_samples=2000),
     },
     run=run,
+    scale=scale,
+    not_printed="The paper names the board and fits none.",
 )

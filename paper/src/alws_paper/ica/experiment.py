@@ -6,17 +6,17 @@ W holds components of natural images found by FastICA, without their mean and of
 images W z are standardised pixel by pixel before the noise is added, and so are the filters to be
 found, up to order and sign: they are matched one to one for the greatest sum of |correlation|.
 
-`paper` has the paper's settings: a kernel on an adaptive linear feature with 300 outputs, and the
-noise learnt from the start. `desk` differs in two things, because in 36 dimensions a kernel of the
-distance needs far more samples, and a sharp likelihood turns the filters slowly. Its regression is
-a linear readout of what the present model suggests: u, the best linear guess of z, functions of
-each u_i and all products u_i u_j. And the noise is held at 1.5 at first, which makes the posterior
-broad and its bend visible, and lowered in steps before it is learnt, for the VAE too. The estimate
-is centred, which frees it of the regression's bias where data and model agree.
+`paper` is the paper's row of `alws.PAPER`: a kernel on an adaptive linear feature with 300 outputs,
+and the noise learnt from the start. `desk` differs in two things, because in 36 dimensions a kernel
+of the distance needs far more samples, and a sharp likelihood turns the filters slowly. Its
+regression is a linear readout of what the present model suggests: u, the best linear guess of z,
+functions of each u_i and all products u_i u_j. And the noise is held at 1.5 at first, which makes
+the posterior broad and its bend visible, and lowered in steps before it is learnt, for the VAE too.
+The estimate is centred, which frees it of the regression's bias where data and model agree.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax
@@ -26,18 +26,19 @@ import optax
 from jaxtyping import Array, Float, Key
 
 import alws
-from alws.features import Features, Following, Linear
-from alws.kernels import SquaredExponential
+from alws.features import Features, Following
 from alws.likelihoods import Gaussian
 from alws_paper.ica.data import ComponentImages, component_images, natural_components
 from alws_paper.ica.figure import figure
 from alws_paper.ica.laplace_vae import LaplaceEncoder, train_lowering_noise
 from alws_paper.ica.matching import match_filters
-from alws_paper.run import Claim, Experiment, Run, significant
+from alws_paper.run import Claim, Experiment, Run, Scale, significant
 from alws_paper.shared.relative_mmd import relative_mmd_test
+from alws_paper.shared.table import TABLE
 from alws_paper.shared.training import decaying_adam
 from alws_paper.shared.vae import Autoencoder
 
+PAPER = TABLE["ica"]
 CLOSE = 0.9
 """A filter is found when its correlation with the truth exceeds this."""
 WELL_ABOVE = 0.1
@@ -69,7 +70,7 @@ class IndependentComponents(eqx.Module):
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run; `paper` has those of the paper's table."""
+    """The settings of a run; where it is `published`, ALWS has those of the paper's table."""
 
     steps: int
     vae_steps: int
@@ -82,7 +83,7 @@ class Settings:
     sleep_samples: int = 3000
     batch_size: int = 2000
     ridge: float = 0.001
-    projections: int | None = None
+    published: bool = False
     vae_learning_rate: float = 3e-3
     vae_hidden: int = 200
     images: int = 100_000
@@ -145,7 +146,7 @@ def with_held_noise(
     """ALWS by EM's steps, the noise held at one level after the other."""
     for noise in settings.held_noise:
         model = eqx.tree_at(lambda m: m.log_noise, model, float(np.log(noise)))
-        how = fit_settings(settings, em_step(noise), alws.ALWS_F, key)
+        how = readout(settings, em_step(noise))
         model = alws.fit(
             model,
             data,
@@ -167,14 +168,18 @@ def by_alws(
     *,
     adapt_ridge: bool,
 ) -> IndependentComponents:
-    """ALWS with the noise learnt, λ fixed or adapted; the noise may need larger steps."""
+    """ALWS with the noise learnt, λ fixed or adapted; the noise may need larger steps.
+
+    Of the readout λ is all there is to adapt; as published, σ and φ are adapted either way.
+    """
     labels = eqx.tree_at(lambda m: (m.weight, m.log_noise), model, ("weight", "noise"))
     optimisers: dict[Hashable, optax.GradientTransformation] = {
         "weight": decaying_adam(settings.steps, settings.learning_rate),
         "noise": decaying_adam(settings.steps, settings.noise_learning_rate),
     }
-    adapt = alws.Adapt(ridge=adapt_ridge, features=settings.projections is not None)
-    how = fit_settings(settings, optax.multi_transform(optimisers, labels), adapt, key)
+    how = readout(settings, optax.multi_transform(optimisers, labels))
+    how = PAPER.settings(settings.sleep_samples) if settings.published else how
+    how = replace(how, adapt=replace(how.adapt, ridge=adapt_ridge))
     return alws.fit(
         model,
         data,
@@ -186,22 +191,15 @@ def by_alws(
     ).model
 
 
-def fit_settings(
-    settings: Settings, optimiser: optax.GradientTransformation, adapt: alws.Adapt, key: Array
-) -> alws.Settings:
-    """The paper's kernel and estimate if there are projections, the centred readout if not."""
-    if settings.projections is None:
-        regression = alws.regressions.LinearReadout(
-            Following(best_linear_guess), ridge=settings.ridge
-        )
-        estimate = alws.estimates.Centred(alws.estimates.Natural(), settings.batch_size)
-    else:
-        features = Linear.random(key, settings.side**2, settings.projections)
-        kernel = SquaredExponential(features, track=False)
-        regression = alws.regressions.KernelRidge(kernel, ridge=settings.ridge)
-        estimate = alws.estimates.Natural()
-    n = settings.sleep_samples
-    return alws.Settings(regression, estimate, optimiser, sleep_samples=n, adapt=adapt)
+def readout(settings: Settings, optimiser: optax.GradientTransformation) -> alws.Settings:
+    """The centred readout of what the present model suggests."""
+    return alws.Settings(
+        alws.regressions.LinearReadout(Following(best_linear_guess), ridge=settings.ridge),
+        alws.estimates.Centred(alws.estimates.Natural(), settings.batch_size),
+        optimiser,
+        sleep_samples=settings.sleep_samples,
+        adapt=alws.ALWS_F,
+    )
 
 
 class Guess(Features):
@@ -269,6 +267,16 @@ def claims(
     ]
 
 
+def scale(settings: Settings) -> Scale:
+    """The images, and what share of 100 epochs of them a run sees."""
+    steps = settings.steps + settings.held_steps * len(settings.held_noise)
+    return Scale(
+        f"{settings.images:,} images of {settings.side}×{settings.side}, {settings.filters} "
+        f"filters, {steps} steps of {settings.batch_size}",
+        PAPER.share(steps, settings.batch_size),
+    )
+
+
 EXPERIMENT = Experiment(
     name="ica",
     title="independent components: the filters of natural images found again (§4.4)",
@@ -295,12 +303,14 @@ EXPERIMENT = Experiment(
             vae_steps=10_000,
         ),
         "paper": Settings(
-            steps=100_000,
-            vae_steps=100_000,
-            sleep_samples=2000,
-            batch_size=100,
-            projections=300,
+            steps=PAPER.steps,
+            vae_steps=PAPER.steps,
+            sleep_samples=PAPER.sleep_samples,
+            batch_size=PAPER.batch_size,
+            published=True,
         ),
     },
     run=run,
+    scale=scale,
+    not_printed="The paper's images are van Hateren's; these are photographs of another set.",
 )

@@ -1,6 +1,6 @@
 """Deep models of images, §4.7: generators, graphs with discrete latents, methods that fit them."""
 
-from alws_paper.images import architectures, experiment, others
+from alws_paper.images import architectures, experiment, length, others
 from alws_paper.images.amortised import Amortised
 from alws_paper.images.bench import bench_images
 from alws_paper.images.curves import Compared, Curve, Point, compare
@@ -27,7 +27,12 @@ from alws_paper.images.scorer import Scorer
 from alws_paper.images.scores.lenet import LOADERS, save_lenet, train_lenet
 from alws_paper.images.trainer import Trained, train
 
-EXPERIMENTS = (architectures.EXPERIMENT, experiment.EXPERIMENT, others.EXPERIMENT)
+EXPERIMENTS = (
+    architectures.EXPERIMENT,
+    experiment.EXPERIMENT,
+    length.EXPERIMENT,
+    others.EXPERIMENT,
+)
 
 __all__ = [
     "DATASETS",

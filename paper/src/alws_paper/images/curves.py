@@ -9,12 +9,18 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from alws_paper.claim import is_lower
+
 Score = Literal["frechet", "kernel"]
+Column = Score | Literal["kernel_error"]
+NOT_SHOWN = "not shown"
+"""In a file of points, a score that its pictures were too few for."""
 Axis = Literal["epochs", "seconds"]
 
 
@@ -30,7 +36,10 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """The points of a run, in order; scores of a generator that is not finite are infinite."""
+    """The points of a run, in order.
+
+    Scores of a generator that is not finite are infinite, scores that are not shown NaN.
+    """
 
     steps: Int[np.ndarray, " points"]
     epochs: Float[np.ndarray, " points"]
@@ -61,7 +70,8 @@ def read_points(path: Path, most_steps: int | None = None) -> list[Point]:
             fields = json.loads(line)
         except json.JSONDecodeError:
             continue
-        numbers: Any = {k: np.inf if v is None else v for k, v in fields.items()}
+        special = {None: np.inf, NOT_SHOWN: np.nan}
+        numbers: Any = {k: special.get(v, v) for k, v in fields.items()}
         points.append(Point(**numbers))
     return [p for p in points if most_steps is None or p.steps <= most_steps]
 
@@ -81,6 +91,7 @@ def append_point(path: Path, point: Point) -> None:
 
 def _line(point: Point) -> str:
     fields = {k: v if np.isfinite(v) else None for k, v in point._asdict().items()}
+    fields |= {k: NOT_SHOWN for k, v in point._asdict().items() if np.isnan(v)}
     return json.dumps(fields) + "\n"
 
 
@@ -98,7 +109,7 @@ def last_common_time(curves: Sequence[Curve]) -> float:
     return min((float(curve.seconds[-1]) for curve in curves), default=np.nan)
 
 
-def score_at(curve: Curve, axis: Axis, place: float, score: Score) -> float:
+def score_at(curve: Curve, axis: Axis, place: float, score: Column) -> float:
     """A curve's score at an epoch it was scored at, or at any time between two of its points.
 
     NaN where the curve does not reach.
@@ -122,11 +133,12 @@ def score_at(curve: Curve, axis: Axis, place: float, score: Score) -> float:
 
 
 class Compared(NamedTuple):
-    """Every method's score of every seed, at one place on an axis."""
+    """Every method's score of every seed, with standard errors, at one place on an axis."""
 
     axis: Axis
     place: float
     scores: dict[str, list[float]]
+    errors: Mapping[str, list[float]] = MappingProxyType({})
 
     @property
     def medians(self) -> dict[str, float]:
@@ -140,6 +152,11 @@ class Compared(NamedTuple):
             return None
         return min(medians, key=lambda name: medians[name])
 
+    def lower(self, ours: str, rival: str) -> bool | None:
+        """Whether all seeds of one method are below all of another, standard errors included."""
+        errors = (self.errors.get(name, []) for name in (ours, rival))
+        return is_lower(self.scores[ours], self.scores[rival], *errors)
+
 
 def compare(curves: Mapping[str, Sequence[Curve]], axis: Axis, score: Score) -> Compared:
     """Every method at the largest epoch, or the longest time, that all curves reached.
@@ -148,11 +165,12 @@ def compare(curves: Mapping[str, Sequence[Curve]], axis: Axis, score: Score) -> 
     """
     every = [curve for of_method in curves.values() for curve in of_method]
     place = last_common_epoch(every) if axis == "epochs" else last_common_time(every)
-    scores = {
-        name: [score_at(curve, axis, place, score) for curve in of_method]
-        for name, of_method in curves.items()
-    }
-    return Compared(axis, place, scores)
+    names: list[Any] = [score, "kernel_error"] if score == "kernel" else [score]
+    found = [
+        {name: [score_at(c, axis, place, column) for c in of] for name, of in curves.items()}
+        for column in names
+    ]
+    return Compared(axis, place, *found)
 
 
 __all__ = [

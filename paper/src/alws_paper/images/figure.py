@@ -1,56 +1,78 @@
-"""The figures of §4.7 in one: scores of each method, scores during training, samples."""
+"""The figures of §4.7 in one: scores of each method, scores during training, data and samples.
+
+Text has the size it is read at on a page: the figure is as wide as one.
+"""
+
+from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter
 
-from alws_paper.images.claims import NAMES, Cells, Group, Groups
+from alws_paper.images.claims import NAMES, Cells, Group, Groups, is_shown
+from alws_paper.images.curves import Score
 from alws_paper.images.grid import mosaic
 from alws_paper.images.methods import METHODS
 
-WIDTH, ROW = 13.0, 2.7
-"""Inches of the figure's width, and of a row of scores."""
-BESIDE = {1: 1, 2: 2, 3: 3, 4: 2}
-"""How many groups have their samples side by side, three where there are more groups."""
-COLUMNS = {1: 20, 2: 16, 3: 12}
-"""Pictures in a row, for so many groups side by side."""
-LABEL, TITLE, STRIP = 0.75, 0.35, 0.06
+WIDTH, ROW = 7.2, 2.1
+"""Inches of a page's width, and of a row of scores."""
+COLUMNS = 18
+"""Pictures in a row."""
+LABEL, TITLE, STRIP = 0.8, 0.3, 0.05
 """Inches for the names beside samples, the title above them, and between methods."""
+TEXT, SMALL = 8, 7
+"""Points of titles, and of labels."""
 COLOURS = plt.get_cmap("tab10")
 WIDE = 3.0
 """How many times the lowest score the highest must be to be drawn on a logarithmic scale."""
 LONG = 300.0
 """From such a ratio of its ends on, a logarithmic axis has room for powers of ten only."""
 
+Pictures = Mapping[str, Float[np.ndarray, "number channels height width"]]
 
-def figure(groups: Groups) -> Figure:
-    """A row of scores and curves for each data set and generator, and below it their samples."""
-    number = len(groups)
-    beside = BESIDE.get(number, 3)
-    most = [len(cells) for cells in groups.values()]
-    strip = STRIP + (WIDTH / beside - LABEL) * 2 / COLUMNS[beside]
-    below = [TITLE + strip * max(most[i : i + beside]) for i in range(0, number, beside)]
-    heights = (ROW * number + 0.4, sum(below))
-    fig = plt.figure(figsize=(WIDTH, sum(heights)), layout="constrained")
-    top, bottom = fig.subfigures(2, 1, height_ratios=heights)  # pyright: ignore
-    axes = top.subplots(number, 4, squeeze=False)
-    for row, (group, cells) in zip(axes, groups.items(), strict=True):
-        draw_scores(row[0], cells, "frechet", f"{group}: end of training")
-        draw_scores(row[1], cells, "kernel", "")
-        draw_curves(row[2], cells, "epochs")
-        draw_curves(row[3], cells, "seconds")
-    lines = {line.get_label(): line for axis in axes[:, 3] for line in axis.get_lines()}
-    shown = [name for name in METHODS if name in lines]
-    handles = [lines[name] for name in shown]
-    top.legend(handles, shown, loc="outside upper center", ncols=len(shown), fontsize=10)
-    rows = len(below)
-    blocks = np.atleast_1d(bottom.subfigures(rows, beside, height_ratios=below)).ravel()
-    for block, (group, cells) in zip(blocks, groups.items(), strict=False):
-        draw_samples(block, group, cells, COLUMNS[beside])
+
+def figure(groups: Groups, data: Pictures, setting: str = "") -> Figure:
+    """For each data set and generator its scores and curves, then a row of data and its samples.
+
+    Arguments:
+        groups: the finished cells.
+        data: some test images of each data set, black 0 and white 1.
+        setting: what is the same for all, in the title.
+
+    Example: `figure(grouped(finished), {"mnist": examples("mnist")}, "200 s of training")`.
+    """
+    above = [2 * ROW + TITLE for _ in groups]
+    tile = (WIDTH - LABEL) / COLUMNS
+    below = [TITLE + tile + (STRIP + 2 * tile) * len(cells) for cells in groups.values()]
+    heights = [h for pair in zip(above, below, strict=True) for h in pair]
+    fig = plt.figure(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
+    blocks = np.atleast_1d(fig.subfigures(len(heights), 1, height_ratios=heights))  # pyright: ignore
+    for top, bottom, (group, cells) in zip(blocks[::2], blocks[1::2], groups.items(), strict=True):
+        draw_group(top, group, cells)
+        draw_samples(bottom, group, cells, data.get(group.dataset))
+    fig.suptitle(setting, fontsize=TEXT, wrap=True)
     plt.close(fig)
     return fig
+
+
+def draw_group(block: SubFigure, group: Group, cells: Cells) -> None:
+    """Both scores at the end of training, and one during it by epochs and by seconds."""
+    axes = block.subplots(2, 2)
+    draw_scores(axes[0, 0], cells, "frechet")
+    draw_scores(axes[0, 1], cells, "kernel")
+    during = "frechet" if is_shown(cells, "frechet") else "kernel"
+    draw_curves(axes[1, 0], cells, "epochs", during)
+    draw_curves(axes[1, 1], cells, "seconds", during)
+    lines = {line.get_label(): line for line in axes[1, 1].get_lines()}
+    shown = [name for name in METHODS if name in lines]
+    handles = [lines[name] for name in shown]
+    block.legend(handles, shown, loc="outside lower center", ncols=5, fontsize=SMALL)
+    seeds = max(map(len, cells.values()))
+    many = f"{seeds} seeds" if seeds > 1 else "one seed"
+    block.suptitle(f"{group}: {many}; scores on {extractor_of(cells)}", fontsize=TEXT)
 
 
 def extractor_of(cells: Cells) -> str:
@@ -59,28 +81,29 @@ def extractor_of(cells: Cells) -> str:
     return str(first.summary.get("extractor", ""))
 
 
-def draw_scores(axis: Axes, cells: Cells, score: str, title: str) -> None:
+def draw_scores(axis: Axes, cells: Cells, score: Score) -> None:
     """A dot for each seed, the kernel distance's with its standard error; bars at the medians."""
     for x, of in enumerate(cells.values()):
         values = np.array([getattr(one.curve, score)[-1] for one in of])
         errors = np.array([one.curve.kernel_error[-1] for one in of])
         seen = np.isfinite(values)
         if not seen.any():
-            axis.text(x, 0, "diverged", rotation=90, fontsize=8, ha="center", va="bottom")
+            why = "too few pictures" if np.isnan(values).any() else "diverged"
+            axis.text(x, 0, why, rotation=90, fontsize=SMALL, ha="center", va="bottom")
             continue
         places = x + np.linspace(-0.15, 0.15, len(of)) * (len(of) > 1)
         bars = errors[seen] if score == "kernel" else None
         axis.errorbar(
-            places[seen], values[seen], bars, fmt="o", color="firebrick", ms=4, elinewidth=1
+            places[seen], values[seen], bars, fmt="o", color="firebrick", ms=3, elinewidth=1
         )
-        axis.hlines(np.median(values), x - 0.35, x + 0.35, color="black", lw=1.5)
-    axis.set_xticks(range(len(cells)), list(cells), fontsize=8)
+        axis.hlines(np.median(values), x - 0.35, x + 0.35, color="black", lw=1.2)
+    axis.set_xticks(range(len(cells)), list(cells), fontsize=SMALL)
     plt.setp(axis.get_xticklabels(), rotation=45, ha="right", rotation_mode="anchor")
     axis.set_xlim(-0.6, len(cells) - 0.4)
-    axis.set_ylabel(f"{NAMES[score]}\n{extractor_of(cells)}", fontsize=9)
-    axis.set_title(title, fontsize=10)
+    axis.set_ylabel(NAMES[score], fontsize=SMALL)
+    axis.set_title("end of training", fontsize=SMALL)
     from_zero(axis)
-    axis.tick_params(axis="y", labelsize=8)
+    axis.tick_params(axis="y", labelsize=SMALL)
 
 
 def from_zero(axis: Axes) -> None:
@@ -89,26 +112,26 @@ def from_zero(axis: Axes) -> None:
     axis.set_ylim(min(0.0, low), 1.1 * high)
 
 
-def draw_curves(axis: Axes, cells: Cells, along: str) -> None:
-    """The Fréchet distance of every seed during training."""
+def draw_curves(axis: Axes, cells: Cells, along: str, score: Score) -> None:
+    """A score of every seed during training."""
     for method, of in cells.items():
         colour = COLOURS(list(METHODS).index(method))
         for seed, one in enumerate(of):
-            x, y = getattr(one.curve, along), one.curve.frechet
+            x, y = getattr(one.curve, along), getattr(one.curve, score)
             seen = np.isfinite(y)
             label = method if seed == 0 else None
-            axis.plot(x[seen], y[seen], "-o", ms=2.5, lw=1.2, color=colour, label=label)
+            axis.plot(x[seen], y[seen], "-o", ms=2, lw=1, color=colour, label=label)
     low, high = axis.get_ylim()
-    scales = ["x", "y"] if high > WIDE * low else ["x"]
+    scales = ["x", "y"] if high > WIDE * low > 0 else ["x"]
     for name in scales:
         getattr(axis, f"set_{name}scale")("log")
         ticks = getattr(axis, f"{name}axis")
         first, last = getattr(axis, f"get_{name}lim")()
         ticks.set_minor_formatter(FuncFormatter(_some if last < LONG * first else _none))
         ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_xlabel("epochs" if along == "epochs" else "seconds of training", fontsize=9)
-    axis.set_ylabel(f"{NAMES['frechet']}\n{extractor_of(cells)}", fontsize=9)
-    axis.tick_params(labelsize=8, which="both")
+    axis.set_xlabel("epochs" if along == "epochs" else "seconds of training", fontsize=SMALL)
+    axis.set_ylabel(NAMES[score], fontsize=SMALL)
+    axis.tick_params(labelsize=SMALL, which="both")
 
 
 def _none(value: float, _: object) -> str:
@@ -120,11 +143,19 @@ def _some(value: float, _: object) -> str:
     return f"{value:g}" if f"{value:e}"[0] in "25" else ""
 
 
-def draw_samples(block: SubFigure, group: Group, cells: Cells, columns: int) -> None:
-    """Two rows of pictures for each method, of its first seed."""
-    block.suptitle(f"samples: {group}", fontsize=10)
-    places = block.subplots(len(cells), 1, squeeze=False)[:, 0]
-    for axis, (method, of) in zip(places, cells.items(), strict=True):
-        axis.imshow(mosaic(of[0].samples[: 2 * columns], columns), cmap="gray", vmin=0, vmax=1)
+def draw_samples(
+    block: SubFigure,
+    group: Group,
+    cells: Cells,
+    data: Float[np.ndarray, "number channels height width"] | None,
+) -> None:
+    """A row of data, then two rows of pictures for each method, of its first seed."""
+    block.suptitle(f"{group}: test images, and samples at the end of training", fontsize=TEXT)
+    rows = {} if data is None else {"data": data[:COLUMNS]}
+    rows |= {method: of[0].samples[: 2 * COLUMNS] for method, of in cells.items()}
+    ratios = [len(pictures) // COLUMNS for pictures in rows.values()]
+    places = block.subplots(len(rows), 1, squeeze=False, height_ratios=ratios)[:, 0]
+    for axis, (name, pictures) in zip(places, rows.items(), strict=True):
+        axis.imshow(mosaic(pictures, COLUMNS), cmap="gray", vmin=0, vmax=1)
         axis.set(xticks=[], yticks=[])
-        axis.set_ylabel(method, rotation=0, ha="right", va="center", fontsize=8)
+        axis.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=SMALL)

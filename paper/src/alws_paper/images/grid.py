@@ -40,6 +40,8 @@ Notice = Callable[[Cell, Point], None]
 Progress = Callable[[int, int], None]
 Task = tuple[Cell, Plan]
 POLL = 1.0
+ADAPTED = "adapted_steps"
+"""In the summary of ALWS-A: how many steps its kernel was adapted in."""
 
 
 class Finished(NamedTuple):
@@ -101,6 +103,8 @@ def run_cell(cell: Cell, plan: Plan, directory: Path, notice: Notice | None = No
     summary = read_points(curve)[-1]._asdict()
     summary = {k: v if np.isfinite(v) else None for k, v in summary.items()}
     summary |= {"extractor": scorer.name, "note": data.note}
+    if cell.method == "ALWS-A":
+        summary[ADAPTED] = max(0, trained.steps - plan.adapt(number).after)
     if plan.annealed and has_likelihood(cell):
         summary |= held_out(model, data, plan, likelihood_key)
     _write(folder / "done.json", json.dumps(summary, indent=2))
@@ -201,6 +205,16 @@ def _let_go() -> None:
     jax.clear_caches()
 
 
+def examples(dataset: str, number: int = SHOWN) -> Float[np.ndarray, "n channels height width"]:
+    """Some test images, black 0 and white 1.
+
+    Example: `examples("mnist", 20).shape == (20, 1, 32, 32)`.
+    """
+    data = images(dataset, train=1, test=number)  # pyright: ignore
+    shown = (data.test[:number] - data.black) / (data.white - data.black)
+    return np.clip(np.asarray(shown, np.float32), 0, 1)
+
+
 def _reached(checkpoint: Path) -> tuple[int, float]:
     if not checkpoint.exists():
         return 0, 0.0
@@ -249,4 +263,13 @@ def _write(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-__all__ = ["Finished", "mosaic", "read_cell", "run_cell", "run_grid", "share", "write_table"]
+__all__ = [
+    "Finished",
+    "examples",
+    "mosaic",
+    "read_cell",
+    "run_cell",
+    "run_grid",
+    "share",
+    "write_table",
+]

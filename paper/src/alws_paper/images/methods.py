@@ -1,7 +1,8 @@
 """The methods of §4.7, each a function from an architecture to a `Method`, with the paper's values.
 
-    ALWS-F      kernel ridge regression on a fixed random projection to 300, λ = 0.1
-    ALWS-A      the same, projection and bandwidth adapted as `adapt` says
+    ALWS-F      plain kernel ridge regression on a fixed random projection to 300, λ = 0.1
+    ALWS-A      the same, projection and bandwidth adapted by the held-out error of Ĵ
+    ALWS        the library's regression: an intercept, no clip beyond the samples, all of γ adapted
     AL-P        particles from a simulator in place of the regression
     VAE         Gaussian posterior                                     Adam 1e-3
     VAE-SNF     orthogonal Sylvester flow, 4 steps of 8 vectors        Adam 5e-4
@@ -13,12 +14,13 @@ Example: `METHODS["VAE"](convolutional(Binary()))`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import jax
 from jaxtyping import Array, Key
 
 from alws.model import simulate
-from alws.wake_sleep import ALWS_F, Adapt
+from alws.wake_sleep import ALWS_A, ALWS_F, Adapt
 from alws_paper.images.adversarial import Adversarial
 from alws_paper.images.amortised import Amortised
 from alws_paper.images.encoders import Architecture, Critic, GaussianEncoder
@@ -32,8 +34,8 @@ from alws_paper.shared.bounds import mean_bound
 from alws_paper.shared.vae import Autoencoder, mean_elbo
 
 Objective = tuple[Array, Array]
-PAPER_ADAPTS = Adapt(ridge=False, after=3000, learning_rate=1e-3)
-"""How the paper's ALWS-A adapts its kernel."""
+PAPER_ADAPTS = replace(ALWS_A, after=3000)
+"""How the paper's ALWS-A adapts its kernel: at every step, from the sixth epoch on."""
 
 
 def alws_f(
@@ -52,6 +54,15 @@ def alws_a(
 ) -> Amortised:
     """ALWS with an adapted kernel; 3000 steps are the paper's five epochs of 60,000 images."""
     return Amortised("ALWS-A", architecture.start, adapt, sleep_samples, learning_rate)
+
+
+def alws_ours(
+    architecture: Architecture, *, sleep_samples: int = 2000, learning_rate: float = 1e-3
+) -> Amortised:
+    """ALWS with the regression that `alws.Settings` has by default."""
+    return Amortised(
+        "ALWS", architecture.start, Adapt(), sleep_samples, learning_rate, published=None
+    )
 
 
 def particle_learning(
@@ -169,6 +180,7 @@ def _with_encoder(architecture: Architecture, key: Key[Array, ""]) -> Pair:
 METHODS: Mapping[str, Callable[..., Method]] = {
     "ALWS-F": alws_f,
     "ALWS-A": alws_a,
+    "ALWS": alws_ours,
     "AL-P": particle_learning,
     "VAE": vae,
     "VAE-SNF": sylvester_vae,
@@ -183,6 +195,7 @@ __all__ = [
     "PAPER_ADAPTS",
     "alws_a",
     "alws_f",
+    "alws_ours",
     "particle_learning",
     "reweighted_wake_sleep",
     "semi_implicit",

@@ -19,6 +19,7 @@ from alws_paper.images.generators import Binary, Bounded, Output, Unbounded
 from alws_paper.images.graphs import GRAPHS
 from alws_paper.images.methods import METHODS, PAPER_ADAPTS
 from alws_paper.images.protocol import Method
+from alws_paper.run import Scale
 
 DATASETS: tuple[str, ...] = get_args(Name)
 GENERATORS: tuple[str, ...] = ("connected", "dcgan", *GRAPHS)
@@ -26,6 +27,10 @@ WITHOUT_LIKELIHOOD = ("WGAN-GP",)
 """Methods whose generator is not one of maximum likelihood, and has no density."""
 LENET = {"b-mnist": "mnist", "mnist": "mnist", "fashion": "fashion"}
 """Which LeNet the features come from; those of all other sets come from EfficientNet."""
+FEATURES = {True: 84, False: 1280}
+"""How many features LeNet and EfficientNet have."""
+PAPER = 50
+"""The paper's epochs."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,6 @@ class Plan:
     width: int = 64
     sleep_samples: int = 2000
     adapt_after_epochs: float = 5.0
-    adapt_every: int = PAPER_ADAPTS.every
-    adapt_rate: float = PAPER_ADAPTS.learning_rate
-    adapt_criterion: str = PAPER_ADAPTS.criterion
     scored: int = 5000
     scored_slowly: int = 500
     first_mark: float = 0.25
@@ -108,12 +110,12 @@ class Plan:
             raise ValueError(
                 f"`adapt_after_epochs` must not be negative, got {self.adapt_after_epochs}."
             )
-        self.adapt(self.batch_size)  # raises
         if self.longer:
             _known("longer", tuple(self.longer), METHODS)
         for name, factor in self.longer.items():
             if not factor > 0:
                 raise ValueError(f"`longer` must hold positive factors, got {factor} for {name}.")
+        self._check_adaptation()
         for cell in self.cells():
             if cell.generator in GRAPHS and not cell.method.startswith("ALWS"):
                 raise ValueError(
@@ -121,18 +123,24 @@ class Plan:
                     f"and ALWS-A can fit; got {cell.method}. Use the generators connected or dcgan."
                 )
 
+    def _check_adaptation(self) -> None:
+        """Refuse an ALWS-A that would be ALWS-F to the end."""
+        if "ALWS-A" not in self.methods or self.epochs is None:
+            return
+        end = self.epochs * self.longer.get("ALWS-A", 1.0)
+        if self.adapt_after_epochs >= end:
+            raise ValueError(
+                "ALWS-A must begin to adapt before its run ends: `adapt_after_epochs` is "
+                f"{self.adapt_after_epochs:g} and the run has {end:g} epochs. The paper's 5 of 50 "
+                f"would be {end / 10:g} here; or leave ALWS-A out."
+            )
+
     def adapt(self, images: int) -> Adapt:
         """How ALWS-A adapts its kernel, for so many training images.
 
         Example: `plan.adapt(60_000).after == 3000`, five epochs in batches of 100.
         """
-        return replace(
-            PAPER_ADAPTS,
-            after=round(self.adapt_after_epochs * self.per_epoch(images)),
-            every=self.adapt_every,
-            learning_rate=self.adapt_rate,
-            criterion=self.adapt_criterion,
-        )
+        return replace(PAPER_ADAPTS, after=round(self.adapt_after_epochs * self.per_epoch(images)))
 
     def cells(self) -> tuple[Cell, ...]:
         """Every cell, the first seed of all of them first."""
@@ -153,6 +161,20 @@ class Plan:
     def per_epoch(self, images: int) -> int:
         """Steps in an epoch."""
         return images // self.batch_size
+
+    def scale(self) -> Scale:
+        """What a run compares; each claim says itself which share of 50 epochs it is after."""
+        sizes = "all training images" if self.data_size is None else f"{self.data_size} images"
+        widths = f"connected networks of width {self.hidden}"
+        if "dcgan" in self.generators:
+            widths += f", DCGAN of width {self.width} (paper: 64)"
+        budget = [] if self.seconds is None else [f"{self.seconds:g} s of training"]
+        budget += [] if self.epochs is None else [f"{self.epochs:g} epochs"]
+        slow = "" if set(self.datasets) <= set(LENET) else f", {self.scored_slowly} of others"
+        return Scale(
+            f"{sizes}, {widths}, {' or '.join(budget)}, {self.scored} pictures of digits and "
+            f"garments{slow}, {len(self.seeds)} seeds"
+        )
 
     def pictures(self, dataset: str) -> int:
         """How many pictures are scored."""

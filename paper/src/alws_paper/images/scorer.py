@@ -62,14 +62,18 @@ class Scorer:
         self.real = self._real(data.test[:number] if slow else data.test, cache)
 
     def __call__(self, model: Pictured, key: Key[Array, ""]) -> tuple[float, KernelDistance]:
-        """Fréchet and kernel distance of the model's pictures, infinite if they are not finite."""
+        """Fréchet and kernel distance of the model's pictures, infinite if they are not finite.
+
+        Of fewer pictures than twice the features the Fréchet distance says little: it is NaN.
+        """
         generated = draw_pictures(model, key, self.number, scored=True)
         if not np.isfinite(generated).all():
             return np.inf, KernelDistance(np.inf, np.inf)
         features = self._features(generated)
+        enough = min(len(features), len(self.real)) >= 2 * features.shape[1]
         subset = min(LARGEST_SUBSET, min(len(features), len(self.real)) // SUBSETS)
         return (
-            frechet_distance(features, self.real),
+            frechet_distance(features, self.real) if enough else np.nan,
             kernel_distance(features, self.real, subset_size=subset),
         )
 

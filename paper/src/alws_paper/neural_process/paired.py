@@ -15,10 +15,12 @@ class Paired(NamedTuple):
     t_test: float
     wilcoxon: float
 
-    def first_is_lower(self, level: float = 0.05) -> bool:
-        """Whether the first method is lower in mean and median, by both tests at this level."""
-        lower = self.means[0] < self.means[1] and self.medians[0] < self.medians[1]
-        return bool(lower and max(self.t_test, self.wilcoxon) < level)
+    def first_is_lower(self, level: float = 0.05) -> bool | None:
+        """Whether the first method is lower in mean and median; None if a test cannot tell."""
+        lower = {first < second for first, second in (self.means, self.medians)}
+        if len(lower) > 1 or max(self.t_test, self.wilcoxon) >= level:
+            return None
+        return lower.pop()
 
     def __str__(self) -> str:
         return (

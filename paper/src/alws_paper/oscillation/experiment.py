@@ -10,6 +10,9 @@ The latents are the noise ε: the states follow from it, and the gradient of wha
 through them in time. With the states themselves as latents, the networks learn to draw each image
 from two independent numbers, and no dynamics. The estimate is `Cross`, made for few observations.
 Some starts end in a poor maximum: of several, the one with the highest J is kept.
+
+`paper` is the paper's row of `alws.PAPER` on the raw images: a squared exponential kernel on 200
+projections of the whole sequence, the states themselves as latents, one start, one sequence a step.
 """
 
 from dataclasses import dataclass
@@ -28,8 +31,12 @@ from matplotlib.figure import Figure
 import alws
 from alws.features import Linear
 from alws_paper.oscillation.data import ANGLE, PIXELS, oscillations
-from alws_paper.run import Claim, Experiment, Run
+from alws_paper.run import Claim, Experiment, Run, Scale
+from alws_paper.shared.table import TABLE
 
+PAPER = TABLE["oscillation"]
+SEQUENCES = 3
+"""The training sequences of the paper's figure."""
 GENERATED = 100
 """Steps of a generated sequence."""
 PERIOD_WITHIN = 1
@@ -75,13 +82,24 @@ class Oscillator(alws.StateSpace):
         return dist.Normal(self.show(state), jnp.exp(self.log_pixel_noise)).to_event(1)
 
 
+class PrintedOscillator(Oscillator):
+    """The model as printed: the states are the latents, z_t ~ N(NN(z_{t−1}), Σ_z)."""
+
+    def transition(self, state: Float[Array, "2"]) -> dist.Distribution:
+        return dist.Normal(self.move(state), jnp.exp(self.log_latent_noise)).to_event(1)
+
+    def update(self, state: Float[Array, "2"], z: Float[Array, "2"]) -> Float[Array, "2"]:
+        return z
+
+
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run; `paper` has the authors' kernel size and noise."""
+    """The settings of a run; where it is `published`, model and ALWS are the paper's."""
 
     steps: int
+    published: bool = False
     starts: int = 4
-    sequences: int = 3
+    sequences: int = SEQUENCES
     times: int = 30
     sleep_samples: int = 300
     projections: int = 100
@@ -103,9 +121,9 @@ def run(settings: Settings, run: Run) -> list[Claim]:
         jax.random.key(run.seed), 5
     )
 
-    starts = [
-        Oscillator(key, settings.times) for key in jax.random.split(start_key, settings.starts)
-    ]
+    model = PrintedOscillator if settings.published else Oscillator
+    keys = jax.random.split(start_key, settings.starts)
+    starts = [model(key, settings.times) for key in keys]  # pyright: ignore
     images, _ = oscillations(data_key, settings.sequences, GENERATED)
     seen = images[:, : settings.times]
 
@@ -134,20 +152,22 @@ def by_alws(
 ) -> alws.Result[Oscillator]:
     """The fit from one start."""
     schedule = optax.cosine_decay_schedule(settings.learning_rate, settings.steps, 0.1)
+    ours = alws.Settings(
+        regression=alws.regressions.LinearReadout(features, ridge=settings.ridge, reach=4.0),
+        estimate=alws.estimates.Cross(),
+        optimiser=optax.chain(optax.clip_by_global_norm(1e3), optax.adam(schedule)),
+        sleep_samples=settings.sleep_samples,
+        validation_samples=10,
+        adapt=alws.ALWS_F,
+        measure_every=10,
+    )
     return alws.fit(
         start,
         data,
         key=key,
         steps=settings.steps,
-        settings=alws.Settings(
-            regression=alws.regressions.LinearReadout(features, ridge=settings.ridge, reach=4.0),
-            estimate=alws.estimates.Cross(),
-            optimiser=optax.chain(optax.clip_by_global_norm(1e3), optax.adam(schedule)),
-            sleep_samples=settings.sleep_samples,
-            validation_samples=10,
-            adapt=alws.ALWS_F,
-            measure_every=10,
-        ),
+        batch_size=PAPER.batch_size if settings.published else len(data),
+        settings=PAPER.settings(settings.sleep_samples) if settings.published else ours,
         **run.fit_arguments(name),
     )
 
@@ -160,7 +180,10 @@ def attainable(model: Oscillator) -> float:
     """
     at_mean = jnp.log(2 * jnp.pi) / 2
     pixels = PIXELS * (model.log_pixel_noise + at_mean)
-    return float(-model.times * (pixels + model.first.size * at_mean))
+    states = model.first.size * at_mean
+    if isinstance(model, PrintedOscillator):
+        states += model.log_latent_noise.sum()
+    return float(-model.times * (pixels + states))
 
 
 def highest(heights: list[float], limits: list[float]) -> int:
@@ -271,6 +294,14 @@ def claims(
     ]
 
 
+def scale(settings: Settings) -> Scale:
+    """The sequences, and what share of 5000 epochs of three of them a run sees."""
+    batch = PAPER.batch_size if settings.published else settings.sequences
+    share = PAPER.share(settings.steps, batch) / SEQUENCES
+    what = f"{settings.sequences} sequences of {settings.times} images, {settings.starts} starts"
+    return Scale(f"{what}, {settings.steps:,} steps of {batch}", share)
+
+
 EXPERIMENT = Experiment(
     name="oscillation",
     title="nonlinear oscillations: a hidden velocity found from thirty images (§4.6)",
@@ -278,8 +309,13 @@ EXPERIMENT = Experiment(
         "quick": Settings(steps=20, starts=1, sleep_samples=60, projections=30, drawn=5),
         "desk": Settings(steps=2000),
         "paper": Settings(
-            steps=50_000, sleep_samples=2000, projections=200, ridge=0.001, learning_rate=0.001
+            steps=SEQUENCES * PAPER.steps,
+            published=True,
+            starts=1,
+            sleep_samples=PAPER.sleep_samples,
         ),
     },
     run=run,
+    scale=scale,
+    not_printed="The text has one training sequence, the figure three; `paper` has three.",
 )

@@ -22,7 +22,7 @@ from scipy.ndimage import label
 
 from alws.likelihoods import Bernoulli
 from alws_paper.images import images
-from alws_paper.run import Claim, Experiment, Run, significant
+from alws_paper.run import Claim, Experiment, Run, Scale, significant
 from alws_paper.shared.vae import Autoencoder, DiagonalGaussian, train
 from alws_paper.vae_posterior.figure import SHOWN, Panel, figure, window_around
 
@@ -285,6 +285,13 @@ def claims(measured: Measured) -> list[Claim]:
     ]
 
 
+def scale(settings: Settings) -> Scale:
+    """The VAE, and how many posteriors are looked at."""
+    return Scale(
+        f"VAE of width {settings.width}, {settings.steps:,} steps, {settings.tested} test images"
+    )
+
+
 EXPERIMENT = Experiment(
     name="vae-posterior",
     title="exact posteriors of a VAE of digits beside its encoder's Gaussians (figure 1)",
@@ -294,4 +301,6 @@ EXPERIMENT = Experiment(
         "paper": Settings(steps=60_000),
     },
     run=run,
+    scale=scale,
+    not_printed="The paper prints neither the VAE's width nor its training.",
 )
