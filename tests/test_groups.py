@@ -10,7 +10,7 @@ import pytest
 from jax.scipy.stats import norm
 
 import alws
-from alws import likelihoods
+from alws import features, kernels, likelihoods
 from alws.validation import check_discrete, draws_of_each
 
 TABLE = {
@@ -213,6 +213,59 @@ def test_rows_score_and_draw_what_numpyro_has(key):
     expected = dist.Poisson(2.0).log_prob(jnp.array([3, 1])).sum() + dist.Gamma(2.0).log_prob(0.5)
     found = rows.log_prob({"sick": counts, "weight": sizes}, x)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def pair(order, padding):
+    """Ten groups of three to seven rows, their rows in some order and so much more padding."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(10), rng.integers(3, 8, 10))
+    table = {"g": group, "x": rng.normal(size=len(group)), "arm": group % 3}
+    table |= {"y": rng.normal(size=len(group)), "w": rng.normal(size=len(group))}
+    table["y"][3], table["w"][7] = np.nan, np.nan
+    turned = order(len(group))
+    table = {name: np.asarray(column)[turned] for name, column in table.items()}
+    found = alws.groups(table, by="g", outcome=["y", "w"], covariates=["x", "arm"], levels="arm")
+    turn = np.argsort(found.names)
+
+    def padded(a):
+        more = np.repeat(np.asarray(a)[turn][:, :1], padding, axis=1)
+        more = np.zeros_like(more) if more.dtype == bool else more
+        return jnp.concatenate([jnp.asarray(a)[turn], jnp.asarray(more)], axis=1)
+
+    return jax.tree.map(padded, (found.conditions, found.data))
+
+
+COMPARED = {
+    "sums": lambda x: features.RowSums()(x),
+    "kernel on sums": lambda x: kernels.SquaredExponential(features.RowSums())(x, x),
+    "kernel on sets": lambda x: kernels.OnSets(kernels.SquaredExponential())(x, x),
+    "waves on sets": lambda x: waves(x),
+}
+
+
+def waves(x):
+    kernel = kernels.OnSets(kernels.SquaredExponential())
+    sleep = kernel.embed(x)
+    return kernel.scale_to(sleep).draw_features(jax.random.key(1), 50, sleep)(sleep)
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_order_of_rows_and_padding_change_nothing_that_is_compared(name):
+    plain = COMPARED[name](pair(np.arange, 0))
+    turned = COMPARED[name](pair(np.random.default_rng(1).permutation, 4))
+    assert np.ptp(np.asarray(plain)) > 0.1
+    np.testing.assert_allclose(turned, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_of_rows_are_sufficient_statistics():
+    """Σ v vᵀ of v = (1, size, y) over the rows with an outcome, by hand."""
+    found = grouped(outcome="weight", covariates="size")
+    sums = features.RowSums()((found.conditions, jnp.asarray(found.data)))
+    v = np.array([[1, 5, 1], [1, 7, 3], [1, 10, 6]], float)
+    np.testing.assert_allclose(sums[0], (v.T @ v)[np.triu_indices(3)], rtol=1e-6)
+    np.testing.assert_allclose(sums[1], np.outer([1, 9, 5], [1, 9, 5])[np.triu_indices(3)])
+    with pytest.raises(TypeError, match="must be given pairs of rows and outcomes, got"):
+        features.RowSums()(jnp.asarray(found.data))
 
 
 class Intercepts(eqx.Module):

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
+from alws.groups import pair_of_rows
 from alws.values import at_least, check_key, function, instance, positive
 
 
@@ -147,6 +148,36 @@ class Network(Features):
 
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
         return flatten(jax.vmap(self.network)(x))
+
+
+class RowSums(Features):
+    """φ(rows, x) = Σ_i v_i v_iᵀ over the rows of a group, v_i = (1, covariates, outcome).
+
+    For groups made by `alws.groups`, whose regression compares pairs of a group's rows and its
+    outcomes. The sums are sufficient statistics of a linear regression in each group. Neither the
+    order of rows nor the padding changes them, and a row without outcome counts nothing. Of several
+    outcomes each has its sums, and each two have those of their products.
+
+    Example: `alws.kernels.SquaredExponential(RowSums())`.
+    """
+
+    def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
+        rows, outcomes = pair_of_rows(x)
+        one = jnp.concatenate([jnp.ones((*rows.mask.shape, 1)), rows.design()], axis=-1)
+        there = [t[..., None] for t in jax.tree.leaves(rows.observed)]
+        seen = [y[..., None] * t for y, t in zip(jax.tree.leaves(outcomes), there, strict=True)]
+        sums = [
+            _products(jnp.concatenate([one * t, y], -1)) for y, t in zip(seen, there, strict=True)
+        ]
+        for i, y in enumerate(seen):
+            sums += [(y * other).sum(axis=1) for other in seen[:i]]
+        return jnp.concatenate(sums, axis=1)
+
+
+def _products(v: Float[Array, "batch rows entries"]) -> Float[Array, "batch products"]:
+    """Σ_i v_i v_iᵀ, its upper triangle."""
+    upper = jnp.triu_indices(v.shape[-1])
+    return jnp.einsum("nri,nrj->nij", v, v)[:, *upper]
 
 
 class Following(Features):

@@ -35,7 +35,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 from numpyro.distributions import Distribution
 
-from alws.state_space.distributions import draw_once
 from alws.validation import numbers
 
 
@@ -92,10 +91,13 @@ class Rows(eqx.Module):
 
         Example: `rows.sample(dist.NegativeBinomial2(mean, self.size), key)`.
         """
-        drawn = draw_once(distributions, key)
-        return jax.tree.map(
-            lambda x, there: jnp.where(there, x, 0).astype(float), drawn, self.observed
-        )
+        each, structure = jax.tree.flatten(distributions, is_leaf=_is_distribution)
+        keys, there = jax.random.split(key, len(each)), structure.flatten_up_to(self.observed)
+        drawn = [
+            jnp.where(t, d.sample(k), 0).astype(float)
+            for d, k, t in zip(each, keys, there, strict=True)
+        ]
+        return structure.unflatten(drawn)
 
     def log_prob(self, distributions: PyTree, x: PyTree[Array]) -> Float[Array, ""]:
         """The log density of the outcomes that there are, under NumPyro's distributions.
@@ -114,6 +116,20 @@ class Rows(eqx.Module):
             logs = distribution.log_prob(jnp.where(there, value, inside))
             total += jnp.where(there, logs, 0.0).sum()
         return total
+
+
+def pair_of_rows(x: Any) -> tuple[Rows, PyTree[Array]]:
+    """A batch of pairs (rows, outcomes) as it is, or an error where it is something else.
+
+    Example: `rows, outcomes = pair_of_rows((grouped.conditions, grouped.data))`.
+    """
+    if isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], Rows):
+        return x
+    raise TypeError(
+        "what looks at the rows of groups must be given pairs of rows and outcomes, got "
+        f"{type(x).__name__}. Make data and conditions by `alws.groups`, and let one regression "
+        "serve all conditions, as by default."
+    )
 
 
 def _is_distribution(value: Any) -> bool:
@@ -469,4 +485,4 @@ def _warn_of_extrapolation(name: str, values: np.ndarray, grouped: Groups) -> No
         )
 
 
-__all__ = ["Groups", "Rows", "groups"]
+__all__ = ["Groups", "Rows", "groups", "pair_of_rows"]
