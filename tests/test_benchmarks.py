@@ -35,6 +35,7 @@ SLOW = {
     "dynamics.py": (),
     "gradient_error.py": (),
     "images.py": (),
+    "many_units.py": (),
     "scaling.py": (),
     "sleep_phase.py": ("--problems", "mixture"),
     "step.py": (),

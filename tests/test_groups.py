@@ -1,5 +1,9 @@
 """Tables as groups of rows: what comes out, what is refused, and that padding counts nothing."""
 
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,6 +31,27 @@ def grouped(table=None, **changes):
     table = TABLE if table is None else table
     given = {"by": "herd", "outcome": ["sick", "weight"], "covariates": ["size", "arm", "age"]}
     return alws.groups(table, **{**given, **changes})
+
+
+def test_the_page_on_grouped_data_runs_as_written(monkeypatch):
+    """But for the climb: the fit is prepared, with all its checks."""
+    page = Path(__file__).parents[1] / "docs" / "grouped-data.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    prepared = []
+
+    def prepare(model, data, **arguments):
+        prepared.append(alws.prepare(model, data, steps=1, **arguments))
+        return SimpleNamespace(model=model)
+
+    monkeypatch.setattr(alws, "fit", prepare)
+    found = {"__name__": "page", "print": lambda *shown: None}
+    for block in blocks:
+        exec(block, found)
+    model = found["ZeroInflated"](jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
+    given = {"conditions": found["grouped"].conditions, "key": found["key"]}
+    prepare(model, found["grouped"].data, **given)
+    assert [p.problem.size for p in prepared] == [4, 4]
+    assert found["grouped"].coefficients == ("week", "arm[placebo]")
 
 
 def check(found):
