@@ -433,7 +433,7 @@ def _resolve(
     return WakeSleep(
         regression,
         estimate,
-        settings.optimiser or default_optimiser(steps),
+        default_optimiser(steps) if settings.optimiser is None else settings.optimiser,
         settings.sleep_samples,
         settings.validation_samples,
         settings.adapt,

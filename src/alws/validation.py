@@ -600,6 +600,11 @@ def shape_of_draw(model: Any, key: Key[Array, ""], condition: PyTree | None = No
     check_arguments(model, conditional=bool(args))
     try:
         drawn = jax.eval_shape(lambda k: _draw(model, k, args), key)
+    except NotImplementedError as error:
+        raise ValueError(
+            f"`{_simulator(model)}` must be able to draw with the key given, of kind "
+            f"{jax.random.key_impl(key)}: {_first_line(error)}. Use `jax.random.key(0)`."
+        ) from error
     except TypeError as error:
         name = "sample" if isinstance(model, Simulator) else "sample_latent"
         if condition is None and _takes(model, name, True):  # with or without: it decides itself
@@ -624,7 +629,7 @@ def check_densities(model: Any, draw: Draws, condition: PyTree | None = None) ->
     if isinstance(model, Density):
         value = jax.eval_shape(lambda z, x: model.log_joint(z, x, *args), *draw)
         _check_scalar("log_joint(z, x)", value, "x")
-        if not jnp.issubdtype(value.dtype, jnp.inexact):
+        if not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(f"`log_joint(z, x)` must be floating point, got {value.dtype}.")
 
 

@@ -41,7 +41,7 @@ from alws.model import (
 )
 from alws.natural_units import units_of
 from alws.regressions.base import Regression, Smoother
-from alws.validation import at_least, one_of, positive, yes_or_no
+from alws.values import at_least, number, one_of, positive, yes_or_no
 
 CRITERIA = ("objective", "gradient")
 
@@ -87,8 +87,8 @@ class Adapt:
         at_least("after", self.after, 0)
         at_least("every", self.every, 1)
         positive("learning_rate", self.learning_rate, " 0.01 is usual.")
-        if self.clip_norm != math.inf:
-            positive("clip_norm", self.clip_norm, " `math.inf` leaves gradients as they are.")
+        why = " `math.inf` leaves gradients as they are."
+        number("clip_norm", self.clip_norm, "positive", lambda norm: norm > 0, why)
         one_of("criterion", self.criterion, CRITERIA)
         at_least("directions", self.directions, 1)
 

@@ -191,7 +191,7 @@ def test_coinciding_points_raise_the_ridge_and_never_give_nan(selection):
     [
         ({"ridge": 0.0}, "`ridge` must be positive, one finite number; got 0.0"),
         ({"inducing": 0}, "`inducing` must be a whole number of at least 1, got 0"),
-        ({"selection": "best"}, "`selection` must be one of 'uniform', .*, got 'best'"),
+        ({"selection": "best"}, "`selection` must be one of \"uniform\", .*, got 'best'"),
     ],
 )
 def test_bad_settings(bad, message):

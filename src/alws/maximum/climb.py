@@ -69,6 +69,7 @@ def climb(
         slope = g @ move
         if not slope > 0:
             if not pairs:
+                prospect = 0.0 if slope == 0 else prospect  # the very top
                 break
             pairs = []
             continue

@@ -732,9 +732,15 @@ def _check_numbers(numbers: dict[str, Any]) -> None:
         if numbers[name] > most:
             raise ValueError(f"`{name}` must be at most {most}, got {numbers[name]}.")
     one_of("style", numbers["style"], STYLES)
-    one_of("stage", numbers["at"]["stage"], ("em", "climb"))
+    if not isinstance(numbers["last"], float):
+        raise ValueError(f"`last` must be a number, got {numbers['last']!r}.")
+    start, at = Standing(), numbers["at"]
+    for name in (n for n in Standing._fields if n != "pairs"):
+        if type(at[name]) is not type(getattr(start, name)):
+            raise ValueError(f"`{name}` must be like {getattr(start, name)!r}, got {at[name]!r}.")
+    one_of("stage", at["stage"], ("em", "climb"))
     for name in ("number", "tries"):
-        at_least(name, numbers["at"][name], 0)
+        at_least(name, at[name], 0)
 
 
 def _distinct(tree: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

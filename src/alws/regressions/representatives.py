@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from alws.devices import by_blocks
 from alws.kernels import Kernel
 from alws.regressions.base import factorise, whiten
+from alws.values import one_of
 
 ENTRIES = 2**23
 """How many entries of a kernel matrix are held at once."""
@@ -67,11 +68,7 @@ def without_gradient(tree: PyTree) -> PyTree:
 
 def check_selection(selection: str, *more: str) -> None:
     """Refuse a way to select that does not exist."""
-    known = (*get_args(Selection), *more)
-    if selection not in known:
-        raise ValueError(
-            f"`selection` must be one of {', '.join(map(repr, known))}, got {selection!r}."
-        )
+    one_of("selection", selection, (*get_args(Selection), *more))
 
 
 def check_number(name: str, number: int, n: int) -> None:
