@@ -47,6 +47,8 @@ def run_fit(problem, seed):
         "start_gap": problem.maximum - problem.log_likelihood(problem.start),
         "seconds": seconds,
         "verdict": str(result.verdict),
+        "trusted": result.verdict.trusted,
+        "method": result.method,
     }
 
 

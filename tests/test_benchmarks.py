@@ -25,7 +25,7 @@ RESULT = {
     "error": 0.08,
     "gradient_seconds": 0.04,
 }
-QUICK = {"same_gradient.py", "transposed_convolution.py"}
+QUICK = {"same_gradient.py", "transposed_convolution.py", "verdict_calibration.py"}
 """Those that take seconds; each has a test of its own."""
 SLOW = {
     "adaptation.py": (),
@@ -101,6 +101,25 @@ def test_other_libraries_make_the_same_step():
 def test_both_ways_of_a_transposed_convolution_have_one_gradient():
     found = json.loads(run("transposed_convolution.py", "--quick"))
     assert found["largest_relative_gap_of_gradients"] < 1e-4
+
+
+def test_verdicts_are_counted(tmp_path):
+    """One fit far from the maximum that was trusted, one near it that was, and one between."""
+    made_up = [(0.5, True), (0.01, True), (0.1, False), (0.3, False)]
+    fits = [{"seed": i, "gap_per_parameter": g, "trusted": t} for i, (g, t) in enumerate(made_up)]
+    kept = tmp_path / "fits.json"
+    kept.write_text(json.dumps({"problems": {"faithful": {"fits": fits}}}))
+    *_, last = run("verdict_calibration.py", "--fits", kept, "--spoilt").strip().splitlines()
+    assert last == (
+        "Far from the maximum: 2, of which 1 were trusted (above 5%). Near it: 1, of which 0 were "
+        "flagged (within 10%). Between: 1."
+    )
+
+
+@pytest.mark.slow
+def test_a_spoilt_fit_is_flagged():
+    found = run("verdict_calibration.py", "--quick")
+    assert "Far from the maximum: 1, of which 0 were trusted" in found
 
 
 # The table and its baseline ---------------------------------------------------------------------

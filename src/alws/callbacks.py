@@ -216,7 +216,7 @@ def _is_of_step(line: bytes, least: int) -> bool:
 
 
 class ProgressBar:
-    """Steps done, J and the time left; silent when the output is not a terminal."""
+    """Steps done, J or the nats left, the time left; silent when the output is not a terminal."""
 
     def __init__(self, steps: int, start: int, show: bool | None):
         wanted = sys.stderr.isatty() if show is None else show
@@ -224,7 +224,7 @@ class ProgressBar:
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.completed}/{task.total} steps"),
-            TextColumn("J {task.fields[objective]:.4g}"),
+            TextColumn("{task.fields[told]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -236,14 +236,15 @@ class ProgressBar:
             disable=not wanted,
             speed_estimate_period=math.inf,
         )
-        self.task = self.progress.add_task(
-            "fit", total=steps, completed=start, objective=float("nan")
-        )
+        self.task = self.progress.add_task("fit", total=steps, completed=start, told="")
 
     def __call__(self, report: Report) -> None:
-        self.progress.update(
-            self.task, completed=report.step, objective=report.metrics["objective"]
-        )
+        objective = report.metrics["objective"]
+        left = report.metrics.get("left", math.inf)
+        told = f"J {objective:.4g}"
+        if math.isfinite(left):
+            told = f"log likelihood {objective:.2f}, about {left:.2g} nats left"
+        self.progress.update(self.task, completed=report.step, told=told)
 
 
 MANY_REFUSED = 0.1

@@ -56,13 +56,14 @@ from alws.maximum import (
     climb_likelihood,
     precise_data,
     watcher,
+    weighted_log_likelihood,
 )
 from alws.model import AnyModel, Draws, has_likelihood, in_own_precision, precision
 from alws.natural_units import natural_units
 from alws.regressions.as_published import AsPublished
 from alws.regressions.base import Recipe, Regression, one_lapack_thread
 from alws.regressions.kernel_ridge import KernelRidge
-from alws.state_space import Given, StateSpace
+from alws.state_space import Given, StateSpace, sequence_log_likelihood
 from alws.state_space.kinds import find_filter
 from alws.validation import (
     FEWEST_SLEEP_SAMPLES,
@@ -620,7 +621,10 @@ def fit(
         settings=Settings() if settings is None else settings,
         **common,
     )
-    return replace(result, method=f"wake-sleep by regression, because {reason}")
+    result = replace(result, method=f"wake-sleep by regression, because {reason}")
+    if steps is None and settings is None:
+        _warn_of_verdict(result)
+    return result
 
 
 DEFAULT_STEPS = 2000
@@ -705,6 +709,7 @@ def _climb(
                     done.model, nan, nan, each, done.verdict, scored.p, method, len(done.log), log
                 )
     assert not isinstance(found, str)
+    verdict = found.verdict.since(found.began_at, found.log_likelihood, found.error)
     state = prepared.state._replace(model=found.model)
     numbers, heights = np.array(history or np.zeros((0, 2))).T
     return Result(
@@ -720,7 +725,7 @@ def _climb(
         found.error,
         tuple(maxima),
         tuple(found.log),
-        lambda: found.verdict,
+        lambda: verdict,
     )
 
 
@@ -751,6 +756,7 @@ def _filtered(
 
 def _judge(
     model: AnyModel,
+    start: AnyModel,
     data: PyTree,
     prepared: Prepared,
     key: Key[Array, ""],
@@ -767,16 +773,32 @@ def _judge(
                 found, _ = climb_likelihood(
                     model, precise, key=key, conditions=given, log_prior=log_prior, seconds=seconds
                 )
+            began = _height(start, precise, key, given, log_prior)
     except NotIntegrable as error:
         if conditions is not None or prepared.problem.size == 1:
             return Verdict(0.0, math.inf, False, str(error))
         with jax.enable_x64(True), one_lapack_thread():
             return Scoring(model, precise, key=key, log_prior=log_prior).verdict()
-    if found.verdict.why:
-        return found.verdict
     gained = max(found.log_likelihood - found.began_at, 0.0)
     left, most = gained + found.verdict.left, gained + found.verdict.most
-    return Verdict(left, most, bool(most < 0.2 * found.free), "")
+    verdict = Verdict(left, most, bool(most < 0.2 * found.free), "")
+    verdict = found.verdict if found.verdict.why else verdict
+    return verdict.since(began, found.began_at, found.error)
+
+
+def _height(
+    model: AnyModel,
+    data: PyTree,
+    key: Key[Array, ""],
+    given: PyTree | None,
+    log_prior: Callable[[Any], Array] | None,
+) -> float:
+    """The log likelihood of a model as it is, with log p(θ)."""
+    if isinstance(model, StateSpace):
+        total = sequence_log_likelihood(model, data, given, key=key).value.sum()
+    else:
+        total = weighted_log_likelihood(model, data, key=key, conditions=given).each.sum()
+    return float(total) + (0.0 if log_prior is None else float(log_prior(model)))
 
 
 def _warn_of_verdict(result: Result) -> None:
@@ -871,7 +893,8 @@ def _wake_sleep(
             state = loop(prepared.step, state, start=first, more=lambda n: n < steps, after=after)
     result = _result(prepared.algorithm, device_get(state, mesh), history)
     result = replace(
-        result, judge=partial(_judge, result.model, data, prepared, key, conditions, log_prior)
+        result,
+        judge=partial(_judge, result.model, model, data, prepared, key, conditions, log_prior),
     )
     if devices.is_first():
         warn_of_refusals(result.diagnostics, result.steps)

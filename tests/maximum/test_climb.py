@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import optax
 import pytest
 from jax.scipy.stats import norm
 from scipy.stats import multivariate_normal
@@ -73,6 +74,17 @@ def test_a_fit_that_was_stopped_goes_on_bit_for_bit(tmp_path):
     again = Climber(START, DATA.astype(np.float32), key=key)
     assert not again.at.ended
     assert whole.verdict.trusted
+
+
+def test_a_fit_that_ends_below_its_start_says_so():
+    near = Effect(jnp.array(0.0), jnp.array(0.0))
+    wild = alws.Settings(sleep_samples=100, optimiser=optax.adam(1.0))
+    result = alws.fit(near, DATA, key=jax.random.key(0), steps=3, settings=wild)
+    fallen = exact(near) - exact(result.model)
+    assert fallen > 1
+    np.testing.assert_allclose(result.verdict.fallen, fallen, rtol=0.05)
+    assert not result.verdict.trusted
+    assert "below its start, not at a maximum" in str(result.verdict)
 
 
 def test_a_climb_goes_on_from_its_snapshot_bit_for_bit():

@@ -5,6 +5,7 @@ from alws.maximum.maximise import Climber, Found, NotIntegrable, Round
 from alws.maximum.scoring import Scoring
 from alws.maximum.starts import Maxima, climb_likelihood, precise_data, watcher
 from alws.maximum.verdict import Verdict
+from alws.maximum.weighted import Weighted, weighted_log_likelihood
 
 __all__ = [
     "Climber",
@@ -14,8 +15,10 @@ __all__ = [
     "Round",
     "Scoring",
     "Verdict",
+    "Weighted",
     "climb_filtered",
     "climb_likelihood",
     "precise_data",
     "watcher",
+    "weighted_log_likelihood",
 ]

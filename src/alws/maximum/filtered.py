@@ -219,7 +219,7 @@ def _climb(
         last = max(gained, prospect)
         log.append(f"{started:.4f} to {f:.4f} in {count} evaluations")
         whole = data.at(jnp.asarray(theta))
-        if watch is not None and watch(Round(number, f, whole)):
+        if watch is not None and watch(Round(number, f, whole, float(last))):
             why = "it was stopped"
             break
         if not far and last < tolerance and number > 1:

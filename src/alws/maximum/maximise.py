@@ -63,11 +63,13 @@ class NotIntegrable(Exception):
 
 
 class Round(NamedTuple):
-    """Where a climb stands after a round, for those who watch it."""
+    """Where a climb stands after a round, for those who watch it; `left` nats, as the last step
+    promised."""
 
     number: int
     log_likelihood: float
     model: Any
+    left: float = np.inf
 
 
 class Found(NamedTuple):
@@ -423,7 +425,7 @@ class Climber:
         """Climb to the end; `watch` sees every round, and stops the climb by returning True."""
         while not self.at.ended:
             self.round()
-            seen = Round(self.at.number, self.at.log_likelihood, self.fitted())
+            seen = Round(self.at.number, self.at.log_likelihood, self.fitted(), float(self.last))
             if watch is not None and watch(seen) and not self.at.ended:
                 self.at = self.at._replace(ended="it was stopped")
         if not self.metric and self.latents is not None:

@@ -165,7 +165,7 @@ def watcher(callbacks: Sequence[Callback], bar: ProgressBar | None) -> Callable[
     """
 
     def watch(seen: Round) -> bool:
-        metrics = {"step": float(seen.number), "objective": seen.log_likelihood}
+        metrics = {"step": float(seen.number), "objective": seen.log_likelihood, "left": seen.left}
         report = Report(seen.number, 0, metrics, seen.model)
         if bar is not None:
             bar(report)

@@ -5,12 +5,16 @@ from typing import NamedTuple
 LEAST_SAID = 0.01
 """Nats below which nobody needs to know how many exactly."""
 
+LEAST_FALL = 0.1
+"""Nats that a fit may end below its start without a word."""
+
 
 class Verdict(NamedTuple):
     """The log likelihood still to be gained over all data: an estimate and a bound, in nats.
 
     `trusted` says whether the fit is near enough a maximum to be used: the bound is below a fifth
-    of a nat for every free parameter. Where nothing can be told, `why` says why not.
+    of a nat for every free parameter. Where nothing can be told, `why` says why not. `fallen` has
+    the nats by which the fit ended below its start, and is 0 where it did not.
 
     Example: `str(result.verdict)` is "within 0.3 nats of a maximum (at most 0.9)" or the like.
     """
@@ -19,8 +23,12 @@ class Verdict(NamedTuple):
     most: float
     trusted: bool
     why: str
+    fallen: float = 0.0
 
     def __str__(self) -> str:
+        if self.fallen:
+            ended = f"ended {self.fallen:.2g} nats below its start"
+            return f"{ended}, {self._replace(fallen=0.0)}"
         if self.why:
             return f"cannot tell, because {self.why}"
         if self.trusted and self.most < LEAST_SAID:
@@ -28,3 +36,13 @@ class Verdict(NamedTuple):
         if self.trusted:
             return f"within {self.left:.2g} nats of a maximum (at most {self.most:.2g})"
         return f"not at a maximum: {self.left:.2g} to {self.most:.2g} nats are left"
+
+    def since(self, began: float, ended: float, error: float = 0.0) -> "Verdict":
+        """The same, not to be trusted if the log likelihood ended below where it began.
+
+        Example: `verdict.since(-120.0, -118.5).fallen` is 0.
+        """
+        fallen = began - ended
+        if not fallen > max(LEAST_FALL, 4 * error):
+            return self
+        return self._replace(trusted=False, fallen=float(fallen))
