@@ -1,14 +1,15 @@
 """How near `alws.fit`, as it comes, gets to known maxima of the likelihood; a table, and JSON.
 
     python benchmarks/known_maxima.py [--problems faithful deaths] [--seeds 3] [--rivals]
-        [--json known_maxima.json]
+        [--json known_maxima.json] [--table docs/benchmarks.md]
 
 Each problem of the package `known_maxima` is fitted with no argument but the key. The gap is the
 maximum minus the log likelihood of the fitted model, in nats over all data, both exact; it is in
 the bar if it is at most 0.05 nats for each free parameter, and marked with ! if it is not. Seconds
 go from the call to the result, compilation included. `--rivals` also runs what a user would take
 otherwise, once for each problem. A seed is that of the start, where chance breaks a symmetry, and
-of the fit.
+of the fit. Fits that the JSON has already are not made again; `--table` puts what it has into a
+document, between two comments, without a fit.
 """
 
 import argparse
@@ -74,45 +75,100 @@ def row(problem, seed, run, rivals):
     )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS))
-    parser.add_argument("--seeds", type=int, default=1, help="how many, from 0")
-    parser.add_argument("--rivals", action="store_true")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+def stored(path):
+    """The report there is, or an empty one."""
+    if path is not None and path.exists():
+        return json.loads(path.read_text())
+    return {"jax": jax.__version__, "machine": platform.machine(), "bar": BAR, "problems": {}}
+
+
+def fit_all(arguments):
+    """Every fit that the report has not yet; the report, written after each of them."""
+    report = stored(arguments.json)
     print(COLUMNS.format("problem", "seed", "p", "gap", "gap/p ", "s", "verdict", "rival: gap, s"))
-    report = {"jax": jax.__version__, "machine": platform.machine(), "bar": BAR, "problems": {}}
     for name in arguments.problems:
         try:
             problem = PROBLEMS[name](0)
         except FileNotFoundError as error:
             print(f"{name}: {error}")
             continue
-        others = (problem.rival, *problem.others) if arguments.rivals else ()
-        rivals = [run_rival(problem, rival) for rival in others]
-        runs = []
-        for seed in range(arguments.seeds):
-            problem = PROBLEMS[name](seed)
-            runs.append({"seed": seed, **run_fit(problem, seed)})
-            print(row(problem, seed, runs[-1], () if seed else rivals), flush=True)
-        report["problems"][name] = {
+        kept = report["problems"].setdefault(name, {"rivals": [], "fits": []})
+        kept |= {
             "parameters": problem.parameters,
             "maximum": problem.maximum,
             "source": problem.source,
-            "rivals": rivals,
-            "fits": runs,
         }
-        if arguments.json:  # after each problem, for the patient
-            arguments.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        if arguments.rivals and not kept["rivals"]:
+            kept["rivals"] = [run_rival(problem, r) for r in (problem.rival, *problem.others)]
+        have = {run["seed"]: run for run in kept["fits"]}
+        for seed in range(arguments.seeds):
+            problem = PROBLEMS[name](seed)
+            if seed not in have:
+                have[seed] = {"seed": seed, **run_fit(problem, seed)}
+            kept["fits"] = [have[s] for s in sorted(have)]
+            print(row(problem, seed, have[seed], () if seed else kept["rivals"]), flush=True)
+            if arguments.json:
+                text = json.dumps(report, indent=1, ensure_ascii=False)
+                arguments.json.write_text(text + "\n")
+    return report
+
+
+def summary(report):
+    """How many fits and problems are within the bar."""
     every = [problem["fits"] for problem in report["problems"].values()]
     within = sum(run["within"] for runs in every for run in runs)
     held = sum(sum(run["within"] for run in runs) >= ENOUGH * len(runs) for runs in every)
     total = sum(run["seconds"] for runs in every for run in runs)
-    print(
-        f"\nWithin {BAR} p: {within} of {sum(map(len, every))} fits; {held} of {len(every)} "
+    return (
+        f"Within {BAR} p: {within} of {sum(map(len, every))} fits; {held} of {len(every)} "
         f"problems on {ENOUGH:.0%} of their seeds. Seconds in all: {total:.0f}."
     )
+
+
+def markdown(report):
+    """The report as a table, the worst of the seeds of each problem."""
+    lines = [
+        "| problem | p | gap, nats | a parameter | seconds | trusted | otherwise: gap, s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, problem in report["problems"].items():
+        fits, rivals = problem["fits"], problem["rivals"]
+        gap = max(run["gap"] for run in fits)
+        share = gap / problem["parameters"]
+        seconds = max(run["seconds"] for run in fits)
+        trusted = sum(run["trusted"] for run in fits)
+        other = "; ".join("{name}: {gap:.3f}, {seconds:.0f}".format(**r) for r in rivals)
+        bold = "**" if share > BAR else ""
+        lines.append(
+            f"| `{name}` | {problem['parameters']} | {gap:.3f} | {bold}{share:.4f}{bold} | "
+            f"{seconds:.0f} | {trusted} of {len(fits)} | {other} |"
+        )
+    return "\n".join([*lines, "", summary(report)])
+
+
+def put_table(report, path):
+    """The table in place of what stands between the two comments of a document."""
+    begin, end = "<!-- known maxima -->", "<!-- end of known maxima -->"
+    text = path.read_text()
+    if begin not in text or end not in text:
+        raise SystemExit(f"{path} must have the lines {begin} and {end}, between which it goes.")
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    path.write_text(f"{before}{begin}\n{markdown(report)}\n{end}{after}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS))
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from 0")
+    parser.add_argument("--rivals", action="store_true")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path, metavar="DOCUMENT")
+    arguments = parser.parse_args()
+    if arguments.table:
+        put_table(stored(arguments.json), arguments.table)
+        return
+    print("\n" + summary(fit_all(arguments)))
 
 
 if __name__ == "__main__":

@@ -81,6 +81,29 @@ def test_the_mean_of_weights_has_its_error_and_almost_no_bias():
     assert 0.08 < (np.abs(t) > 1.64).mean() < 0.15
 
 
+class Shares(eqx.Module):
+    """Shares z ~ Dirichlet(e^a), ten choices x by these: the entries of z sum to one."""
+
+    a: jax.Array
+
+    def sample(self, key):
+        first, second = jax.random.split(key)
+        z = jax.random.dirichlet(first, jnp.exp(self.a))
+        return z, dist.Multinomial(10, z).sample(second).astype(float)
+
+    def log_joint(self, z, x):
+        return dist.Dirichlet(jnp.exp(self.a)).log_prob(z) + dist.Multinomial(10, z).log_prob(x)
+
+
+def test_latents_that_sum_to_one_are_integrated(key):
+    model = Shares(jnp.array([0.0, 0.7, -0.5]))
+    x = jax.vmap(model.sample)(jax.random.split(key, 30))[1]
+    found = alws.log_likelihood(model, x, key=key)
+    exact = dist.DirichletMultinomial(jnp.exp(model.a), 10).log_prob(x)
+    assert "2 latents" in found.method
+    np.testing.assert_allclose(found.each, exact, atol=1e-3)
+
+
 class Level(alws.StateSpace):
     log_noise: jax.Array
     times: int = eqx.field(static=True)

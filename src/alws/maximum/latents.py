@@ -16,7 +16,8 @@ class Latents(NamedTuple):
 
     `discrete` and `continuous` are positions in that vector; `values` the distinct rows seen of the
     discrete part with their `counts`. A continuous entry is z = T(location + scale·c), T by `kind`:
-    0 the real line, 1 low + exp(·), 2 high − exp(·), 3 low + (high − low)·sigmoid(·).
+    0 the real line, 1 low + exp(·), 2 high − exp(·), 3 low + (high − low)·sigmoid(·), 4 one of a
+    `group` of entries that sum to one with the entry at `rest`: z_i = e^u_i/(1 + Σ_j e^u_j).
     """
 
     shapes: tuple
@@ -27,6 +28,8 @@ class Latents(NamedTuple):
     kind: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    group: np.ndarray
+    rest: np.ndarray
     location: np.ndarray
     scale: np.ndarray
 
@@ -60,7 +63,13 @@ def describe(z: Any) -> Latents | str:
     values, counts = np.unique(rows[:, discrete], axis=0, return_counts=True)
     if len(values) > MOST_VALUES:
         return f"the discrete latents take {len(values)} or more values"
-    c = rows[:, ~discrete]
+    groups = _simplices(rows, shapes, discrete)
+    rest = np.array([positions[-1] for positions in groups], int)
+    at = np.setdiff1d(np.flatnonzero(~discrete), rest)
+    group = np.full(len(at), -1)
+    for i, positions in enumerate(groups):
+        group[np.isin(at, positions)] = i
+    c = rows[:, at]
     kind, low, high = np.zeros(c.shape[1], int), np.zeros(c.shape[1]), np.ones(c.shape[1])
     for i, col in enumerate(c.T):
         s = np.sort(col)
@@ -77,23 +86,41 @@ def describe(z: Any) -> Latents | str:
             kind[i] = 1
         elif s[-1] < 0:
             kind[i], high[i] = 2, 0.0
-    u = _onto_line(c, kind, low, high)
+    kind[group >= 0] = 4
+    u = _onto_line(c, kind, low, high, rows, group, rest)
     location, scale = u.mean(axis=0), u.std(axis=0)
     if c.shape[1]:
         spectrum = np.linalg.eigvalsh(np.corrcoef(u, rowvar=False).reshape(c.shape[1], -1))
         if not spectrum[0] > 1e-9:
             return "the continuous latents are tied to one another"
-    positions = np.arange(rows.shape[1])
     return Latents(
-        shapes, positions[discrete], positions[~discrete], values, counts,
-        kind, low, high, location, scale,
+        shapes, np.flatnonzero(discrete), at, values, counts,
+        kind, low, high, group, rest, location, scale,
     )  # fmt: skip
 
 
-def _onto_line(z, kind, low, high):
+def _simplices(rows: np.ndarray, shapes: tuple, discrete: np.ndarray) -> list[np.ndarray]:
+    """The positions of entries that lie side by side on a leaf's last axis and sum to one."""
+    found, start = [], 0
+    for shape, _ in shapes[1]:
+        size = int(np.prod(shape))
+        width = shape[-1] if shape else 1
+        for first in range(start, start + size, max(width, 1)):
+            at = np.arange(first, first + width)
+            if width < 2 or discrete[at].any():
+                continue
+            if (rows[:, at] > 0).all() and np.abs(rows[:, at].sum(axis=1) - 1).max() < 1e-4:
+                found.append(at)
+        start += size
+    return found
+
+
+def _onto_line(z, kind, low, high, rows, group, rest):
     with np.errstate(all="ignore"):
         options = [z, np.log(z - low), np.log(high - z), np.log(z - low) - np.log(high - z)]
-    return np.select([kind == k for k in range(4)], options)
+        if len(rest):
+            options.append(np.log(z) - np.log(rows[..., rest[group]]))
+    return np.select([kind == k for k in range(len(options))], options)
 
 
 class Grid(NamedTuple):
@@ -114,7 +141,8 @@ def grid_of(latents: Latents, room: int) -> Grid:
 
 def to_line(latents: Latents, rows: np.ndarray) -> np.ndarray:
     """The continuous coordinates of flattened draws on the line, before location and scale."""
-    return _onto_line(rows[..., latents.continuous], latents.kind, latents.low, latents.high)
+    c, bounds = rows[..., latents.continuous], (latents.kind, latents.low, latents.high)
+    return _onto_line(c, *bounds, rows, latents.group, latents.rest)
 
 
 def follow(latents: Latents, z: Any) -> Latents | None:
@@ -146,8 +174,18 @@ def from_line(latents: Latents, grid: Grid, d, c):
         )
         inner = np.log(high - low + (kind != 3)) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)
         slope = jnp.select([(kind == 1) | (kind == 2), kind == 3], [u, inner], 0.0)
-    flat = jnp.zeros(len(latents.discrete) + len(latents.continuous), u.dtype)
-    flat = flat.at[latents.discrete].set(d).at[latents.continuous].set(value)
+    rest = jnp.zeros(0, u.dtype)
+    if len(latents.rest):
+        member = latents.group == np.arange(len(latents.rest))[:, None]
+        inside = jax.nn.logsumexp(jnp.where(member, u, -jnp.inf), axis=1)
+        total = jnp.logaddexp(0.0, inside)
+        share = u - total[latents.group]
+        value = jnp.where(kind == 4, jnp.exp(share), value)
+        slope = jnp.where(kind == 4, share, slope)
+        rest = jnp.exp(-total)
+    number = len(latents.discrete) + len(latents.continuous) + len(latents.rest)
+    flat = jnp.zeros(number, u.dtype).at[latents.discrete].set(d)
+    flat = flat.at[latents.continuous].set(value).at[latents.rest].set(rest)
     treedef, shapes = latents.shapes
     leaves, at = [], 0
     for shape, dtype in shapes:
@@ -155,4 +193,5 @@ def from_line(latents: Latents, grid: Grid, d, c):
         leaf = flat[at : at + size].reshape(shape)
         leaves.append(leaf if np.issubdtype(dtype, np.floating) else jnp.round(leaf).astype(dtype))
         at += size
-    return treedef.unflatten(leaves), slope.sum() + jnp.log(grid.scale).sum()
+    slope = slope.sum() + jnp.log(rest).sum() + jnp.log(grid.scale).sum()
+    return treedef.unflatten(leaves), slope
