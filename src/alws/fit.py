@@ -692,13 +692,20 @@ def _climb(
         found = str(error)
     if isinstance(found, str) or found.verdict.why:
         reason = found if isinstance(found, str) else found.verdict.why
-        if conditions is not None or prepared.problem.size == 1:
+        if prepared.problem.size == 1:
             if isinstance(found, str):
                 return reason
         else:
             begun = started if isinstance(found, str) else found.model
             with jax.enable_x64(True), one_lapack_thread():
-                scored = Scoring(begun, precise, key=key, log_prior=log_prior, seconds=seconds / 2)
+                scored = Scoring(
+                    begun,
+                    precise,
+                    key=key,
+                    conditions=prepared.problem.conditions,
+                    log_prior=log_prior,
+                    seconds=seconds / 2,
+                )
                 done = scored.run()
             if isinstance(found, str) or done.verdict.trusted:
                 method = f"regression of the scores on {done.chosen} features, because {reason}"
@@ -760,7 +767,6 @@ def _judge(
     data: PyTree,
     prepared: Prepared,
     key: Key[Array, ""],
-    conditions: PyTree | None,
     log_prior: Callable[[Any], Array] | None,
 ) -> Verdict:
     """The verdict on a fit that was told what to do: what a climb from where it ended gains."""
@@ -775,10 +781,10 @@ def _judge(
                 )
             began = _height(start, precise, key, given, log_prior)
     except NotIntegrable as error:
-        if conditions is not None or prepared.problem.size == 1:
+        if prepared.problem.size == 1:
             return Verdict(0.0, math.inf, False, str(error))
         with jax.enable_x64(True), one_lapack_thread():
-            return Scoring(model, precise, key=key, log_prior=log_prior).verdict()
+            return Scoring(model, precise, key=key, conditions=given, log_prior=log_prior).verdict()
     gained = max(found.log_likelihood - found.began_at, 0.0)
     left, most = gained + found.verdict.left, gained + found.verdict.most
     verdict = Verdict(left, most, bool(most < 0.2 * found.free), "")
@@ -893,8 +899,7 @@ def _wake_sleep(
             state = loop(prepared.step, state, start=first, more=lambda n: n < steps, after=after)
     result = _result(prepared.algorithm, device_get(state, mesh), history)
     result = replace(
-        result,
-        judge=partial(_judge, result.model, model, data, prepared, key, conditions, log_prior),
+        result, judge=partial(_judge, result.model, model, data, prepared, key, log_prior)
     )
     if devices.is_first():
         warn_of_refusals(result.diagnostics, result.steps)

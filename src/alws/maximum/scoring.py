@@ -10,6 +10,9 @@ is known to be zero. The second is the best multiple of s̄ as a control variate
 With it the noise of ĝ costs ½ M tr(1 − I I_c⁻¹)/N nats at most, however little of z the data tell;
 with the intercept in its place it costs ½ M tr(I_c I⁻¹ − 1)/N, without bound. I is the information
 of one observation as the features see it, so that θ + I⁻¹ĝ is a step of Fisher's scoring.
+
+With conditions an observation is the pair (condition, x). Sleep samples are drawn under conditions
+in the data's own proportions, and one regression serves all of them.
 """
 
 import math
@@ -29,7 +32,17 @@ from scipy.linalg import cho_factor, cho_solve
 
 from alws.features import Features, flatten
 from alws.maximum.verdict import Verdict
-from alws.model import AnyModel, draw, has_likelihood, log_joint, sample
+from alws.model import (
+    AnyModel,
+    Draws,
+    Pooled,
+    condition_arguments,
+    draw,
+    has_likelihood,
+    log_joint,
+    separated,
+    simulate,
+)
 
 # Features ---------------------------------------------------------------------------------------
 
@@ -38,13 +51,16 @@ class Statistics(Features):
     """s(x) of a model that gives a likelihood, all entries side by side."""
 
     model: Any
+    condition: Pooled | None = None
 
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
         return flatten(jax.vmap(self._one)(x))
 
     def _one(self, point: PyTree) -> PyTree:
-        z = self.model.sample_latent(jax.random.key(0))
-        return self.model.likelihood(z).sufficient_statistics(point)
+        x, own = separated(point, self.condition)
+        args = condition_arguments(own)
+        z = self.model.sample_latent(jax.random.key(0), *args)
+        return self.model.likelihood(z, *args).sufficient_statistics(x)
 
 
 class Posterior(Features):
@@ -55,29 +71,40 @@ class Posterior(Features):
     c_k = p_θ(z_k), from the model's prior or, without one, from the fixed point of
     c_k = Σ_j p(z_k, x_j)/a_j and a_j = Σ_k p(z_k, x_j)/c_k, x_j draws with the z_k. As features of
     a regression ŝ need not be right: it is weighed by how well it predicts the scores of draws.
+    With conditions the z_k are drawn under some of them, and c_k is the mixture of their priors.
     """
 
     model: Any
     key: Key[Array, ""]
     number: int = eqx.field(static=True, default=64)
+    condition: Pooled | None = None
 
     def __call__(self, x: PyTree[Array]) -> Float[Array, "batch features"]:
         theta, rest = eqx.partition(self.model, eqx.is_inexact_array)
         flat, unravel = ravel_pytree(theta)
-        draws, _ = draw(self.model, self.key, self.number)
+        draws, _ = draw(self.model, self.key, self.number, self.condition)
 
         def joints(flat: Array, point: PyTree) -> Array:
             model = eqx.combine(unravel(flat), rest)
             return jnp.nan_to_num(
-                jax.vmap(lambda z: log_joint(model, z, point))(draws.z), nan=-1e30, neginf=-1e30
+                jax.vmap(lambda z: log_joint(model, z, point, self.condition))(draws.z),
+                nan=-1e30,
+                neginf=-1e30,
             )
 
         if has_likelihood(self.model):
-            prior = jax.vmap(self.model.log_prior)(draws.z)
+            prior = self._log_prior(draws)
         else:
             prior = _balance(jax.vmap(partial(joints, flat))(draws.x))
         total = jax.grad(lambda flat, point: jax.nn.logsumexp(joints(flat, point) - prior))
         return jnp.nan_to_num(jax.lax.map(lambda p: total(flat, p), x, batch_size=256))
+
+    def _log_prior(self, draws: Draws) -> Float[Array, " latents"]:
+        """log c, given the model's own prior."""
+        if self.condition is None:
+            return jax.vmap(self.model.log_prior)(draws.z)
+        under_each = jax.vmap(lambda z, c: self.model.log_prior(z, c), (None, 0))
+        return jax.nn.logsumexp(jax.vmap(lambda z: under_each(z, draws.x[0]))(draws.z), axis=1)
 
 
 def _balance(joints: Float[Array, "points latents"]) -> Float[Array, " latents"]:
@@ -142,6 +169,7 @@ class Columns:
     waves: int
     posterior: int
     seed: int = 0
+    condition: Pooled | None = None
 
     def groups(self, model: Any, x: PyTree, frame: Frame) -> dict[str, Float[Array, "batch _"]]:
         """φ(x), a matrix for each group."""
@@ -149,7 +177,7 @@ class Columns:
         u = (entries - frame.mean) / frame.deviation
         found = {"entries": u}
         if has_likelihood(model):
-            found["statistics"] = Statistics(model)(x)
+            found["statistics"] = Statistics(model, self.condition)(x)
         if self.products:
             rows, others = np.triu_indices(u.shape[1])
             found["products"] = u[:, rows] * u[:, others]
@@ -159,7 +187,8 @@ class Columns:
                 jnp.arcsinh((entries - frame.median) / frame.width) @ omega + shift
             )
         if self.posterior:
-            found["posterior"] = Posterior(model, jax.random.key(1), self.posterior)(x)
+            key = jax.random.key(1)
+            found["posterior"] = Posterior(model, key, self.posterior, self.condition)(x)
         return found
 
     def frequencies(self, entries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -173,12 +202,12 @@ class Columns:
 
 def moments(
     unflatten: Callable, columns: Columns, size: int, theta: Array, key: Array, frame: Frame,
-    x: PyTree, share: Array,
+    x: PyTree, share: Array, condition: Pooled | None,
 ) -> tuple[Moments, Frame]:  # fmt: skip
     """Draw `size` sleep samples at θ and score them; their moments, and the frame they suggest."""
     model = unflatten(theta)
-    z, x_n = jax.vmap(partial(sample, model))(jax.random.split(key, size))
-    one = jax.grad(lambda theta, z, x: log_joint(unflatten(theta), z, x))
+    z, x_n = simulate(model, key, size, condition)
+    one = jax.grad(lambda theta, z, x: log_joint(unflatten(theta), z, x, condition))
     s = jax.vmap(one, (None, 0, 0))(theta, z, x_n)
     entries = flatten(x_n)
     groups = columns.groups(model, x_n, frame)
@@ -320,6 +349,7 @@ class Scoring:
         model: the model at its start.
         data: observations as leading axis.
         key: on which all random numbers depend.
+        conditions: one entry for each observation, or None.
         log_prior: log p(θ) for the whole data set.
         seconds: of the processor, the most that `run` takes.
 
@@ -332,6 +362,7 @@ class Scoring:
         data: PyTree,
         *,
         key: Key[Array, ""],
+        conditions: PyTree | None = None,
         log_prior: Callable[[Any], Array] | None = None,
         seconds: float = 60.0,
     ):
@@ -342,7 +373,8 @@ class Scoring:
         self.theta, self.p = np.asarray(flat, np.float64), flat.size
         self.began, self.limit = process_time(), seconds
         self.tolerance, self.log = 0.02, []
-        data = jax.tree.map(_double, data)
+        self.conditioned = conditions is not None
+        data = jax.tree.map(_double, (conditions, data) if self.conditioned else data)
         rows = np.asarray(flatten(jax.tree.map(jnp.asarray, data)))
         _, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
         self.data = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)[first]), data)
@@ -352,9 +384,19 @@ class Scoring:
         prior = (lambda theta: log_prior(self.unflatten(theta))) if log_prior else None
         self.prior = jax.jit(jax.grad(prior)) if prior else None
         pairs = self.entries * (self.entries + 1) // 2 <= 500
-        self.columns = Columns(pairs, 100, POSTERIOR)
+        self.columns = Columns(pairs, 100, POSTERIOR, condition=self.some_conditions(POSTERIOR))
         self.compiled = {}
         self.plan()
+
+    def some_conditions(self, number: int) -> Pooled | None:
+        """So many conditions in the data's proportions, as near as may be; None without any."""
+        if not self.conditioned:
+            return None
+        order = self.rng.permutation(len(self.share))
+        ends = np.cumsum(np.asarray(self.share)[order])
+        at = (np.arange(number) + self.rng.uniform()) / number * ends[-1]
+        chosen = order[np.minimum(np.searchsorted(ends, at), len(order) - 1)]
+        return Pooled(jax.tree.map(lambda c: c[chosen], self.data[0]))
 
     def unflatten(self, theta: Any) -> Any:
         """The model with these parameters."""
@@ -421,7 +463,10 @@ class Scoring:
         frame = self.frame._replace(location=self.frame.location[:d], scale=self.frame.scale[:d])
         key = jax.random.key(self.rng.integers(2**31))
         found, self.suggested = jax.tree.map(
-            np.asarray, self.compiled[posterior](self.theta, key, frame, self.data, self.share)
+            np.asarray,
+            self.compiled[posterior](
+                self.theta, key, frame, self.data, self.share, self.some_conditions(BLOCK)
+            ),
         )
         return found
 
@@ -438,9 +483,8 @@ class Scoring:
         """Whether entries have moved out of the frame."""
         e = self.at["entries"]
         deviation = np.sqrt(np.maximum(np.diag(m.phi_phi)[e] - m.phi[e] ** 2, 0))
-        return bool(
-            (np.abs(m.phi[e]) > 1).any() or (deviation > 2).any() or (deviation < 0.5).any()
-        )
+        narrow = (deviation < 0.5) & (deviation > 1e-6)  # but no constant
+        return bool((np.abs(m.phi[e]) > 1).any() or (deviation > 2).any() or narrow.any())
 
     def ran_off(self, m: Moments) -> bool:
         """Whether θ has gone where draws have no finite scores, or none that tell anything."""
