@@ -5,7 +5,8 @@ words for the paper begin with "not": not given, not compared, not in the paper.
 and its share of the paper's budget, follow from the `desk` preset and the table of scores; from
 this table, too, whether seeds or standard errors overlap. Two kinds of claims are withdrawn, and
 kept as such with the run: those of an ALWS-A whose kernel never began to adapt, and Fréchet
-distances of fewer pictures than twice the features.
+distances of fewer pictures than twice the features. A figure that shows such distances is drawn
+anew, from the table.
 """
 
 import csv
@@ -16,9 +17,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from alws_paper.claim import Claim, Scale, all_of, is_lower, settled
 from alws_paper.gallery import RECORD, TABLE, write_record
-from alws_paper.images.plan import FEATURES, LENET
+from alws_paper.images.claims import grouped
+from alws_paper.images.curves import Point, curve_of
+from alws_paper.images.figure import scores_alone
+from alws_paper.images.grid import Finished
+from alws_paper.images.plan import FEATURES, LENET, Cell
 from alws_paper.images.plan import PAPER as PAPER_EPOCHS
 from alws_paper.run import Experiment, commit
 
@@ -54,7 +61,10 @@ def relabel(gallery: Path, experiments: Mapping[str, Experiment]) -> dict[str, i
                 claims.append(asdict(_decided(claim, scale, record["settings"], rows)))
         write_record(path.parent, record | ({"withdrawn": withdrawn} if withdrawn else {}))
         path.write_text(json.dumps(claims, indent=2, ensure_ascii=False))
-        _hide_frechet(path.parent / TABLE, record["settings"], rows)
+        if _hide_frechet(path.parent / TABLE, record["settings"], rows):
+            shown = [_finished(r) for r in rows if not _never_adapted(r, record["settings"])]
+            drawn = scores_alone(grouped(shown), scale.compared)
+            drawn.savefig(path.with_name("figure.png"), dpi=170, metadata={"Software": None})
         found[page.name] = len(claims)
     return found
 
@@ -104,12 +114,16 @@ def _withdraw(claim: Claim, settings: Mapping[str, Any], rows: Rows) -> str:
     if "Fréchet" in claim.claim and any(_few_pictures(name, settings) for name in datasets):
         return "the Fréchet distance was of fewer pictures than twice the features"
     for row in about:
-        waits = settings.get("few_adapt_after", {}).get(
-            row["dataset"], settings.get("adapt_after_epochs", 0.0)
-        )
-        if row["method"] == OURS and OURS in claim.claim and float(row["epochs"]) <= waits:
+        if OURS in claim.claim and _never_adapted(row, settings):
             return f"the run ended at epoch {float(row['epochs']):.2g}, before ALWS-A adapted"
     return ""
+
+
+def _never_adapted(row: Mapping[str, str], settings: Mapping[str, Any]) -> bool:
+    """Whether a row is of an ALWS-A that was ALWS-F to its end."""
+    usual = settings.get("adapt_after_epochs", 0.0)
+    waits = settings.get("few_adapt_after", {}).get(row["dataset"], usual)
+    return row["method"] == OURS and float(row["epochs"]) <= waits
 
 
 def _decided(claim: Claim, scale: Scale, settings: Mapping[str, Any], rows: Rows) -> Claim:
@@ -160,14 +174,23 @@ def _by_overlap(claim: Claim, rows: Rows) -> Claim:
     return replace(claim, holds=holds, undecided=why)
 
 
-def _hide_frechet(path: Path, settings: Mapping[str, Any], rows: Rows) -> None:
-    """Take out of the table the Fréchet distances that are not shown."""
+def _hide_frechet(path: Path, settings: Mapping[str, Any], rows: Rows) -> bool:
+    """Take out of the table the Fréchet distances that are not shown; whether there were any."""
     few = [r for r in rows if _few_pictures(r["dataset"], settings)]
     for row in few:
         row["frechet"] = ""
     if few:
         lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
         path.write_text("\n".join(lines) + "\n")
+    return bool(few)
+
+
+def _finished(row: Mapping[str, str]) -> Finished:
+    """The last point of a run, from its row of the table."""
+    values = {name: float(row.get(name) or "nan") for name in Point._fields}
+    point = Point(**values | {"steps": int(row.get("steps") or 0)})  # pyright: ignore
+    cell = Cell(row["dataset"], row["generator"], row["method"], int(row["seed"]))
+    return Finished(cell, curve_of([point]), np.zeros((0, 1, 32, 32), np.float32), {})
 
 
 __all__ = ["RECORD", "relabel"]

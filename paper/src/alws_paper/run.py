@@ -11,6 +11,7 @@ import operator
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +32,8 @@ Trained = TypeVar("Trained")
 
 OWN = "own"
 """What stands for the preset in the record of a run with settings of the user's own."""
+LETTERS = 13
+"""How many letters of a figure's title fit on an inch."""
 OF_A_FIT = "refused_steps"
 """A number that every line of a fit's metrics has."""
 
@@ -69,11 +72,12 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory, its seed, and whether to show progress."""
+    """A run's directory, its seed, whether to show progress, and its setting for the figure."""
 
     directory: Path
     seed: int
     progress: bool | None = None
+    setting: str = ""
 
     def fit_arguments(
         self, name: str = "checkpoint", trace: Callable[[Any], dict[str, Any]] | None = None
@@ -148,7 +152,11 @@ class Run:
                 file.write(line + "\n")
 
     def save_figure(self, figure: Figure, dpi: int = 110) -> Path:
-        """Save the run's figure."""
+        """Save the run's figure, above it the setting and the seed unless its title has them."""
+        if self.setting and self.setting not in figure.get_suptitle():
+            across = round(figure.get_figwidth() * LETTERS)
+            title = textwrap.fill(f"{self.setting}; seed {self.seed}", across)
+            figure.text(0.5, 1.01, title, ha="center", va="bottom", fontsize=10)
         path = self.directory / "figure.png"
         figure.savefig(path, dpi=dpi, bbox_inches="tight", metadata={"Software": None})
         return path
@@ -251,6 +259,7 @@ def _finish(experiment: Experiment, settings: Any, run: Run) -> list[Claim]:
     began = time.monotonic()
     try:
         scale = experiment.scale(settings)
+        run = replace(run, setting=scale.compared)
         claims = [settled(claim, scale) for claim in experiment.run(settings, run)]
         run.save_claims(claims)
     finally:

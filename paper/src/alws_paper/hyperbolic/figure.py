@@ -14,7 +14,8 @@ from alws_paper.hyperbolic.recovery import Recovery
 
 def figure(tree: Tree, disk: Any, plane: Any, found: dict[str, list[Recovery]]) -> Figure:
     """Latents with the tree's edges, distance by depth, and the recovered parameters."""
-    fig, axes = plt.subplots(2, 4, figsize=(16, 7.6))
+    fig, grid = plt.subplots(4, 2, figsize=(9, 14))
+    axes = grid.reshape(2, 4)
     dots = _latents(axes[0, 0], tree, disk.z, "Poincaré disk: latents by depth")
     axes[0, 0].add_patch(plt.Circle((0, 0), 1, fill=False, color="0.3"))
     _latents(axes[0, 2], tree, plane.z, "flat plane: latents by depth")

@@ -19,8 +19,8 @@ def figure(
         order, correlation = match_filters(weight, truth)
         title = f"{'VAE' if name == 'VAE' else 'ALWS, ' + name}: {np.abs(correlation).mean():.2f}"
         panels.append((title, weight[:, order], correlation))
-    fig, axes = plt.subplots(1, len(panels), figsize=(3.6 * len(panels), 4))
-    for axis, (title, weight, correlation) in zip(axes, panels, strict=True):
+    fig, axes = plt.subplots(2, 2, figsize=(8, 8.6))
+    for axis, (title, weight, correlation) in zip(axes.ravel(), panels, strict=True):
         signed = weight * np.sign(correlation)
         axis.imshow(mosaic(signed[:, ranking]), cmap="gray", vmin=-1, vmax=1)
         axis.set(title=title, xticks=[], yticks=[])

@@ -58,6 +58,22 @@ def figure(groups: Groups, data: Pictures, setting: str = "") -> Figure:
     return fig
 
 
+def scores_alone(groups: Groups, setting: str = "") -> Figure:
+    """The two scores at the end of training alone, for runs whose curves and samples are gone.
+
+    Example: `scores_alone(grouped(finished))`.
+    """
+    size = WIDTH, ROW * len(groups) + TITLE
+    fig, axes = plt.subplots(len(groups), 2, figsize=size, squeeze=False, layout="constrained")
+    for row, (group, cells) in zip(axes, groups.items(), strict=True):
+        for axis, score in zip(row, NAMES, strict=True):
+            draw_scores(axis, cells, score)  # pyright: ignore
+            axis.set_title(f"{group}: end of training", fontsize=SMALL)
+    fig.suptitle(setting, fontsize=TEXT, wrap=True)
+    plt.close(fig)
+    return fig
+
+
 def draw_group(block: SubFigure, group: Group, cells: Cells) -> None:
     """Both scores at the end of training, and one during it by epochs and by seconds."""
     axes = block.subplots(2, 2)
@@ -104,6 +120,8 @@ def draw_scores(axis: Axes, cells: Cells, score: Score) -> None:
     axis.set_title("end of training", fontsize=SMALL)
     from_zero(axis)
     axis.tick_params(axis="y", labelsize=SMALL)
+    if not axis.has_data():
+        axis.set_yticks([])
 
 
 def from_zero(axis: Axes) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from alws_paper.images.claims import Group, Groups, agreement_claim, lowest_claim
 from alws_paper.images.experiment import ALL, LONGER, run_plans, shifted
 from alws_paper.images.plan import Plan
-from alws_paper.run import Claim, Experiment, Run
+from alws_paper.run import Claim, Experiment, Run, Scale
 
 FEW = ("ALWS-F", "ALWS-A", "VAE")
 PAPER = {
@@ -39,6 +39,13 @@ class Settings(Plan):
     few_adapt_after: dict[str, float] = field(default_factory=dict)
     slow_first: float = 0.1
     slow_ratio: float = 4.0
+
+    def scale(self) -> Scale:
+        """What a run compares, the DCGAN's own seconds included."""
+        compared = super().scale().compared
+        if self.dcgan_seconds is not None:
+            compared += f"; {self.dcgan_seconds:g} s for the DCGAN"
+        return Scale(compared)
 
     def parts(self) -> list[Plan]:
         """A plan for each data set, and one for the DCGAN."""
@@ -132,6 +139,6 @@ EXPERIMENT = Experiment(
         ),
     },
     run=run,
-    scale=Plan.scale,
+    scale=Settings.scale,
     not_printed="As for `images`.",
 )

@@ -16,13 +16,13 @@ def figure(
 ) -> Figure:
     """Top: functions and what is seen of them. Below: posterior samples, for 1 to 4 pairs."""
     x, rows = np.asarray(grid()), 3
-    fig, axes = plt.subplots(rows + 1, 2 * most, figsize=(13, 7), sharex=True, sharey=True)
+    fig, axes = plt.subplots(rows + 1, 2 * most, figsize=(11, 7), sharex=True, sharey=True)
     for column, axis in enumerate(axes[0]):
         axis.plot(x, data.f[column], "k", lw=1.2)
         axis.plot(data.x[column], data.y[column], "o", color="0.6", ms=3)
         axis.set(xlim=(-3.3, 3.3), ylim=(-1.4, 1.4), xticks=[-3, 0, 3], yticks=[-1, 0, 1])
         name, pairs = names[column % 2], column // 2 + 1
-        axes[1, column].set_title(f"{name}, {pairs}", fontsize=10)
+        axes[1, column].set_title(f"{name}, {pairs}", fontsize=9)
         mean, spread = posterior_moments(test.x[:rows, :pairs], test.y[:rows, :pairs])
         for i, axis in enumerate(axes[1:, column]):
             low, high = mean[i] - 2 * spread[i], mean[i] + 2 * spread[i]

@@ -197,7 +197,8 @@ def figure(
     colours = plt.get_cmap("tab10")
     weights = np.asarray(jax.nn.softmax(model.logits))
     component, place = map(np.asarray, draws.z)
-    fig, axes = plt.subplots(1, 5, figsize=(17, 3.4))
+    fig, grid = plt.subplots(2, 3, figsize=(10, 6.4))
+    axes = grid.ravel()
     axes[1].bar(range(COMPONENTS), weights, color=colours(range(COMPONENTS)))
     axes[1].axhline(1 / ARMS, color="grey", lw=0.8, ls="--")
     axes[1].set(title="component probabilities", xlabel="component", xticks=range(COMPONENTS))
@@ -210,6 +211,7 @@ def figure(
         axis.scatter(*np.asarray(points).T, s=3, c=colours(np.asarray(colour)))
         axis.set(title=title, aspect="equal", adjustable="datalim")
     reach = 1.1 * float(jnp.abs(data).max())
+    axes[5].axis("off")
     for axis in axes[[0, 3, 4]]:
         axis.set(xlim=(-reach, reach), ylim=(-reach, reach), adjustable="box")
     fig.tight_layout()
