@@ -20,6 +20,7 @@ from alws_paper.images import (
     pictures,
     scored_pictures,
 )
+from alws_paper.images.diagrams import EDGES
 
 
 def test_dcgan_is_a_stack_of_transposed_convolutions(quick):
@@ -131,3 +132,29 @@ def test_binary_pixels_are_drawn_where_they_are_scored(quick):
     np.testing.assert_allclose(drawn.mean(axis=0), means.mean(axis=0), atol=0.05)
     assert np.corrcoef(drawn.ravel(), means.ravel())[0, 1] > 0.05
     np.testing.assert_array_equal(scored_pictures(grey, key, 5), pictures(grey, key, 5))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_drawn_edges_are_what_the_graphs_depend_on(name, quick):
+    model = GRAPHS[name]((1, 2, 2), Unbounded(), key=quick, bits=4, continuous=4, hidden=6)
+    z = jax.tree.map(lambda a: a + 0.1, model.sample_latent(quick))
+    layers = {"": z} if name in ("direct", "skip", "merged") else {"1": z.top, "2": z.lower}
+    latents = {
+        f"z{kind}{number}": getattr(layer, field)
+        for number, layer in layers.items()
+        for kind, field in (("d", "bits"), ("c", "continuous"))
+    }
+    names = {id(value): key for key, value in latents.items()}
+    order = [names[id(leaf)] for leaf in jax.tree.leaves(z)]
+
+    def moves(function):
+        """Which latents a function of z depends on, the others constant."""
+        slopes = jax.tree.leaves(jax.grad(lambda z: jnp.sum(jnp.abs(function(z))))(z))
+        return {key for key, slope in zip(order, slopes, strict=True) if np.any(slope != 0)}
+
+    hidden = {start for start, end in EDGES[name] if end in ("h", "h1")}
+    assert moves(model.mean) <= hidden
+    weights = model.narrow if name == "merged" else model.network.network.layers[0]
+    sizes = sum(latents[key].size for key in hidden)
+    assert weights.weight.shape[1] == sizes
+    assert {node for edge in EDGES[name] for node in edge if node.startswith("z")} == set(order)

@@ -17,6 +17,7 @@ from alws_paper.claim import all_of
 from alws_paper.gallery import TABLE
 from alws_paper.images.claims import NAMES, Group, listed, place_of, weighed
 from alws_paper.images.curves import Compared, Score, compare
+from alws_paper.images.diagrams import draw_graphs
 from alws_paper.images.experiment import shifted
 from alws_paper.images.figure import SMALL, TEXT, WIDTH, draw_samples, extractor_of, from_zero
 from alws_paper.images.graphs import GRAPHS
@@ -61,12 +62,13 @@ def compared(cells: dict[str, list[Finished]], score: Score) -> Compared:
 
 
 def figure(finished: list[Finished], settings: Plan) -> Figure:
-    """For each data set both distances of each graph, then a row of data and samples."""
+    """The graphs; for each data set both distances of each, then a row of data and samples."""
     datasets = settings.datasets
-    fig = plt.figure(figsize=(WIDTH, 7.2 * len(datasets)), layout="constrained")
-    ratios = [1, 2.2] * len(datasets)
+    fig = plt.figure(figsize=(WIDTH, 7.2 * len(datasets) + 1.8), layout="constrained")
+    ratios = [0.8, *([1, 2.2] * len(datasets))]
     rows: Any = fig.subfigures(len(ratios), 1, height_ratios=ratios)  # pyright: ignore
-    for top, bottom, dataset in zip(rows[::2], rows[1::2], datasets, strict=True):
+    draw_graphs(rows[0])
+    for top, bottom, dataset in zip(rows[1::2], rows[2::2], datasets, strict=True):
         cells = by_graph(finished, dataset)
         for axis, score in zip(top.subplots(1, 2), ("frechet", "kernel"), strict=True):
             found = compared(cells, score)
