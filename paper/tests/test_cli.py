@@ -11,7 +11,7 @@ from alws_paper import cli, gallery
 from alws_paper.experiments import EXPERIMENTS, RunError, resume, start
 from alws_paper.images import grid
 from alws_paper.relabel import relabel
-from alws_paper.run import Experiment, Run
+from alws_paper.run import Claim, Experiment, Run
 
 NEEDS = {
     "ica": "natural/bsds_train_val.zip",
@@ -31,7 +31,7 @@ def test_list_names_every_experiment():
 
 
 CLAIM = {"claim", "paper", "measured", "holds", "source", "compared", "undecided"}
-RESUMED = ("gradient", "pinwheel", "matrix-factorisation")
+RESUMED = ("gradient", "pinwheel", "matrix-factorisation", "ecology")
 """Those whose quick run is done again from its checkpoints; the others take the same path."""
 
 
@@ -61,7 +61,13 @@ def test_quick_preset_runs_and_can_be_resumed(name, tmp_path, monkeypatch):
     assert "already exists and is not empty" in again.output
     assert json.loads((directory / "claims.json").read_text()) == claims
 
+    before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
+    shown = invoke("resume", directory)
+    assert shown.exit_code == 0, shown.output
+    assert {path: path.stat().st_mtime_ns for path in directory.iterdir()} == before
+
     if name in RESUMED:
+        (directory / "claims.json").unlink()
         resumed = invoke("resume", directory)
         assert resumed.exit_code == 0, resumed.output
         assert json.loads((directory / "claims.json").read_text()) == claims
@@ -84,6 +90,56 @@ def test_mistakes_get_one_line(arguments, message, tmp_path, monkeypatch):
     assert message in result.output
     assert "Traceback" not in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", b"[]", b"null", b"3", b'{"experiment": []}', b"[" * 100_000, b"{", b""]
+    + [
+        json.dumps({"experiment": "pinwheel", "preset": "quick", "seed": 0} | wrong).encode()
+        for wrong in (
+            {"settings": 3},
+            {"settings": {"nonsense": 1}},
+            {"settings": {}, "seed": 1.5},
+            {"settings": {}, "preset": 3},
+            {"settings": {}, "preset": "none"},
+            {"settings": {}, "experiment": "none"},
+            {"settings": None},
+        )
+    ],
+)
+def test_settings_that_are_none_are_refused(content, tmp_path):
+    (tmp_path / "settings.json").write_bytes(content)
+    result = invoke("resume", tmp_path)
+    assert result.exit_code == 2
+    assert "cannot be read as the settings of a run" in result.output
+    assert [p.name for p in tmp_path.iterdir()] == ["settings.json"]
+
+
+def test_arrays_are_made_once_and_a_finished_run_is_only_shown(tmp_path):
+    made = []
+
+    def run(settings, run):
+        for name in ("first", "second"):
+            arrays = run.once_arrays(name, lambda name=name: made.append(name) or {"b": [2.5, 1]})
+            np.testing.assert_array_equal(arrays["b"], [2.5, 1.0])
+            if name == "second" and len(made) == 2:
+                raise KeyboardInterrupt
+        made.append("claims")
+        return [Claim("c", "1", "2", True)]
+
+    toys = {"toy": Experiment("toy", "", {"quick": Toy()}, run)}
+    with pytest.raises(KeyboardInterrupt):
+        start(toys["toy"], "quick", 0, tmp_path / "run")
+    found = resume(toys, tmp_path / "run")
+    assert made == ["first", "second", "claims"]
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    assert resume(toys, tmp_path / "run") == found == [Claim("c", "1", "2", True)]
+    assert made == ["first", "second", "claims"]
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    (tmp_path / "run" / "claims.json").write_text('[{"claim": 3}]')
+    with pytest.raises(RunError, match="cannot be read as the claims of a run"):
+        resume(toys, tmp_path / "run")
 
 
 def test_settings_and_checkpoint_cut_short_are_refused(tmp_path):

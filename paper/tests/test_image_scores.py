@@ -134,6 +134,14 @@ def test_lenet_convolves_and_is_saved_as_it_is(tmp_path, key):
     loaded, recorded = load_lenet(path, "mnist")
     assert recorded == 0.5
     np.testing.assert_allclose(loaded(x), network(x), rtol=0.02, atol=0.02)
+    for spoilt in (jnp.nan, jnp.inf):
+        save_lenet(path, jax.tree.map(lambda a: a.at[0].set(spoilt), network), 0.5)  # noqa: B023
+        with pytest.raises(ValueError, match="must hold finite floating-point numbers"):
+            load_lenet(path, "mnist")
+    for share in (np.nan, 7.0):
+        save_lenet(path, network, share)
+        with pytest.raises(ValueError, match="an accuracy from 0 to 1; it does not"):
+            load_lenet(path, "mnist")
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ValueError, match="must be a whole file written by `alws-paper lenet`"):
         load_lenet(path, "mnist")
@@ -233,6 +241,10 @@ def test_bad_weights_are_refused(tmp_path):
         np.savez(path, **(arrays | {name: wrong}))
         with pytest.raises(DataError, match=f"'{name}' in .* {message}"):
             EfficientNet.load(path)
+    variances = "_bn0.running_var"
+    np.savez(path, **(arrays | {variances: arrays[variances] - 1}))
+    with pytest.raises(DataError, match=f"'{variances}' in .* must hold variances"):
+        EfficientNet.load(path)
     path.write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"must be a whole `\.npz` file"):
         EfficientNet.load(path)

@@ -34,6 +34,8 @@ OWN = "own"
 """What stands for the preset in the record of a run with settings of the user's own."""
 LETTERS = 13
 """How many letters of a figure's title fit on an inch."""
+CLAIMS = "claims.json"
+"""The file that a run has when it has finished."""
 OF_A_FIT = "refused_steps"
 """A number that every line of a fit's metrics has."""
 
@@ -138,6 +140,31 @@ class Run:
         checkpoint.save(path, trained, {"trained": name})
         return trained
 
+    def once_arrays(
+        self, name: str, make: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, np.ndarray]:
+        """The arrays that `make()` gives, by name; a run that was stopped takes those it has made.
+
+        Arguments:
+            name: that of the file they are kept in, without `.npz`.
+            make: called unless the file is there.
+
+        Example: `run.once_arrays("k2", lambda: by_k2(data, key=key))`.
+        """
+        path = self.directory / f"{name}.npz"
+        if not path.exists():
+            self.tell(f"computing {name}")
+            made = {key: np.asarray(array) for key, array in make().items()}
+            kinds = {key: [array.dtype.str, list(array.shape)] for key, array in made.items()}
+            checkpoint.save(path, made, {"arrays": kinds})
+            return made
+        kinds = checkpoint.header(path).get("arrays")
+        if not isinstance(kinds, dict):
+            raise RunError(f"{path} must be a file of arrays of this run. Remove it to go on.")
+        like = {key: np.zeros(shape, dtype) for key, (dtype, shape) in kinds.items()}
+        loaded = checkpoint.load(path, like)
+        return {key: loaded[key] for key in kinds}
+
     def tell(self, message: str, end: str = "\n") -> None:
         """Say on the terminal how far the run is, where progress is shown."""
         shown = sys.stderr.isatty() if self.progress is None else self.progress
@@ -163,14 +190,17 @@ class Run:
 
     def save_claims(self, claims: list[Claim]) -> Path:
         """Save the run's claims."""
-        path = self.directory / "claims.json"
+        path = self.directory / CLAIMS
         _write(path, json.dumps([asdict(claim) for claim in claims], indent=2, ensure_ascii=False))
         return path
 
     def add_seconds(self, seconds: float) -> Path:
         """Add to the seconds the run took so far; a part that was killed is not among them."""
         path = self.directory / "run.json"
-        before = json.loads(path.read_text())["seconds"] if path.exists() else 0.0
+        try:
+            before = float(json.loads(path.read_text())["seconds"])
+        except (OSError, ValueError, TypeError, LookupError):  # none yet, or damaged
+            before = 0.0
         _write(path, json.dumps({"seconds": round(before + seconds, 1)}))
         return path
 
@@ -237,7 +267,10 @@ def start_or_resume(
 def resume(
     experiments: Mapping[str, Experiment], directory: Path, progress: bool | None = None
 ) -> list[Claim]:
-    """Go on with a run from its last checkpoint, with the settings it was started with."""
+    """Go on with a run from its last checkpoint, with the settings it was started with.
+
+    Of a run that has finished nothing is done again: its claims are read.
+    """
     path = directory / "settings.json"
     if not path.exists():
         raise RunError(
@@ -250,9 +283,25 @@ def resume(
         preset = next(iter(experiment.presets)) if record["preset"] == OWN else record["preset"]
         settings = replace(experiment.settings(preset), **_tuples(record["settings"]))
         seed = operator.index(record["seed"])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise RunError(f"{path} cannot be read as the settings of a run: {error!r}.") from error
+    except Exception as error:  # whatever its text does to the reader, the file is at fault
+        raise RunError(
+            f"{path} cannot be read as the settings of a run: {error!r}. Put an undamaged copy in "
+            "its place, or start another run."
+        ) from error
+    if (directory / CLAIMS).exists():
+        return _finished(directory / CLAIMS)
     return _finish(experiment, settings, Run(directory, seed, progress))
+
+
+def _finished(path: Path) -> list[Claim]:
+    """The claims of a run that has finished."""
+    try:
+        return [Claim(**claim) for claim in json.loads(path.read_text())]
+    except Exception as error:  # whatever its text does to the reader, the file is at fault
+        raise RunError(
+            f"{path} cannot be read as the claims of a run: {error!r}. Remove it, and the run is "
+            "finished again from its checkpoints."
+        ) from error
 
 
 def _finish(experiment: Experiment, settings: Any, run: Run) -> list[Claim]:
@@ -299,7 +348,7 @@ def _write(path: Path, text: str) -> None:
 
 def _whole_lines(path: Path) -> list[str]:
     """The lines of a metrics file; what a killed run left half written is taken out of it."""
-    text = path.read_text() if path.exists() else ""
+    text = path.read_bytes().decode(errors="replace") if path.exists() else ""
     lines = [line for line in text.splitlines() if _is_whole(line)]
     if "".join(line + "\n" for line in lines) != text:
         _write(path, "".join(line + "\n" for line in lines))

@@ -26,6 +26,7 @@ sequences, no prior and no penalty, all parameters learnt from the first step on
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -167,15 +168,18 @@ def run(settings: Settings, run: Run) -> list[Claim]:
     counts = blowfly_counts()
     data = jnp.asarray(counts, jnp.float32)
 
-    k2 = rivals.by_k2(data, key=keys[1], draws=settings.k2_draws, simulations=settings.simulations)
-    synthetic = rivals.by_synthetic_likelihood(
-        data,
-        key=keys[2],
+    by_k2 = partial(rivals.by_k2, draws=settings.k2_draws, simulations=settings.simulations)
+    k2 = run.once_arrays("k2", lambda: by_k2(data, key=keys[1]))
+    by_synthetic_likelihood = partial(
+        rivals.by_synthetic_likelihood,
         pilot_draws=settings.pilot_draws,
         chains=settings.chains,
         steps=settings.chain_steps,
         chain_simulations=settings.chain_simulations,
         simulations=settings.simulations,
+    )
+    synthetic = run.once_arrays(
+        "synthetic-likelihood", lambda: by_synthetic_likelihood(data, key=keys[2])
     )
     model = by_alws(counts, settings, run)
     longer = replace(model, times=2 * len(counts))

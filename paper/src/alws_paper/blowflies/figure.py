@@ -24,7 +24,7 @@ def figure(
     counts: Float[np.ndarray, " times"],
     past: Float[np.ndarray, " delays"],
     ours: Float[np.ndarray, "simulations longer"],
-    rivals: Mapping[str, Float[Array, "simulations times"]],
+    rivals: Mapping[str, Float[Array | np.ndarray, "simulations times"]],
     trace: Mapping[str, Float[np.ndarray, " reports"]],
 ) -> Figure:
     """Sequences by ALWS, for twice the time, and by the rivals; parameters and delays by step."""

@@ -106,13 +106,8 @@ def run(settings: Settings, run: Run) -> list[Claim]:
     """Estimate the fields for each σ_x, draw them, check the claims."""
     fields = []
     for i, noise in enumerate(NOISES):
-        fields.append(
-            run.once(
-                f"noise-{noise}",
-                empty_fields(noise, settings),
-                partial(estimate_fields, noise, settings, jax.random.key(run.seed)),
-            )
-        )
+        estimate = partial(estimate_fields, noise, settings, jax.random.key(run.seed))
+        fields.append(Fields(noise, **run.once_arrays(f"fields-{noise}", estimate)))
         last = fields[-1]
         run.log(
             i + 1,
@@ -127,17 +122,10 @@ def run(settings: Settings, run: Run) -> list[Claim]:
     return claims(fields)
 
 
-def empty_fields(noise: float, settings: Settings) -> Fields:
-    """Fields of the shapes that a run of these settings has."""
-    places = settings.grid**2 + settings.smaller**2
-    one = np.zeros((places, 2), np.float32)
-    repeats = settings.published_repeats, settings.repeats
-    few, many = (np.zeros((number, *one.shape), np.float32) for number in repeats)
-    return Fields(noise, one, one, one, few, many, one)
-
-
-def estimate_fields(noise: float, settings: Settings, key: Key[Array, ""]) -> Fields:
-    """All gradients at every b: those of the grid first, then the smaller ones."""
+def estimate_fields(
+    noise: float, settings: Settings, key: Key[Array, ""]
+) -> dict[str, Float[Array, "..."]]:
+    """All gradients at every b, as `Fields` has them: those of the grid first, then the smaller."""
     data_key, proposal_key, sleep_key, q_key = jax.random.split(key, 4)
     true = Toy(jnp.array(TRUE_B), jnp.array(TRUE_NOISE))
     x = alws.draw(true, data_key, settings.data)[0].x
@@ -149,7 +137,8 @@ def estimate_fields(noise: float, settings: Settings, key: Key[Array, ""]) -> Fi
     sleep_keys = jax.random.split(sleep_key, (repeats, len(b)))
     q_keys = jax.random.split(q_key, len(b))
     found = everywhere(b, jnp.array(noise), x, proposals, sleep_keys, q_keys, settings)
-    return Fields(noise, np.asarray(b), *map(np.asarray, found))
+    names = ("truth", "sampled", "published", "regression", "variational")
+    return {"b": b, **dict(zip(names, found, strict=True))}
 
 
 @partial(jax.jit, static_argnames="settings")

@@ -10,7 +10,6 @@ Batch normalisation is folded into the weights when they are read. A 1×1 convol
 product, a depthwise one the sum over its taps of shifted images: both fast on a CPU.
 """
 
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +81,7 @@ class EfficientNet(eqx.Module):
         try:
             with np.load(path, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # whatever its bytes do to the reader, the file is at fault
             raise DataError(
                 f"{path} must be a whole `.npz` file: {error}. Put a good copy in its place: "
                 f"{FILE.origin}."
@@ -171,6 +170,10 @@ def _check(arrays: dict[str, np.ndarray], path: Path) -> None:
             )
         if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
             raise DataError(f"{name!r} in {path} must hold finite floating-point numbers. {remedy}")
+        if name.endswith("running_var") and (arrays[name] < 0).any():
+            raise DataError(
+                f"{name!r} in {path} must hold variances, which are not negative. {remedy}"
+            )
 
 
 def relu6(x: Array) -> Array:
