@@ -67,6 +67,7 @@ from alws.state_space import Given, StateSpace, sequence_log_likelihood
 from alws.state_space.kinds import find_filter
 from alws.validation import (
     FEWEST_SLEEP_SAMPLES,
+    Range,
     at_least,
     check_cost,
     check_data,
@@ -487,7 +488,8 @@ class Result(Generic[Model]):
     maxima that several starts found. `diagnostics` has, for each of
     `alws.wake_sleep.DIAGNOSTICS`, its mean over the last tenth of the measurements (the worst of
     all for the solver's residual), and how many steps were refused, ridges raised and draws
-    replaced; `metrics` has them all over time.
+    replaced; `metrics` has them all over time. `conditions` has the least and the greatest of each
+    entry of the conditions it was fitted to, if it had any.
     """
 
     model: Model
@@ -503,6 +505,7 @@ class Result(Generic[Model]):
     maxima: tuple[tuple[float, int], ...] = ()
     log: tuple = field(default=(), repr=False)
     judge: Callable[[], Verdict] = field(default=lambda: NOT_JUDGED, repr=False)
+    conditions: Range | None = None
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -733,7 +736,22 @@ def _climb(
         tuple(maxima),
         tuple(found.log),
         lambda: verdict,
+        _range_of(prepared.problem.conditions),
     )
+
+
+def _range_of(conditions: PyTree[Array] | None) -> Range | None:
+    return None if conditions is None else Range.of(conditions)
+
+
+def opened(fitted: Any) -> tuple[Any, Range | None]:
+    """The model of a fit, and the range of its conditions; a model by itself has none known.
+
+    Example: `model, seen = opened(result)`.
+    """
+    if isinstance(fitted, Result):
+        return fitted.model, fitted.conditions
+    return fitted, None
 
 
 def _filtered(
@@ -899,7 +917,9 @@ def _wake_sleep(
             state = loop(prepared.step, state, start=first, more=lambda n: n < steps, after=after)
     result = _result(prepared.algorithm, device_get(state, mesh), history)
     result = replace(
-        result, judge=partial(_judge, result.model, model, data, prepared, key, log_prior)
+        result,
+        judge=partial(_judge, result.model, model, data, prepared, key, log_prior),
+        conditions=_range_of(prepared.problem.conditions),
     )
     if devices.is_first():
         warn_of_refusals(result.diagnostics, result.steps)

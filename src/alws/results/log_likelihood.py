@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 from numpyro.distributions import constraints
 
+from alws.fit import Result, opened
 from alws.maximum import NotIntegrable, precise_data
 from alws.maximum.proposals import (
     Entries,
@@ -49,6 +50,7 @@ from alws.validation import (
     match_conditions,
     match_data,
     positive,
+    warn_of_extrapolation,
 )
 
 LOOK = 4096
@@ -123,7 +125,7 @@ class _No(Exception):
 
 @in_own_precision
 def log_likelihood(
-    model: AnyModel,
+    model: AnyModel | Result,
     data: PyTree,
     *,
     key: Key[Array, ""],
@@ -139,7 +141,8 @@ def log_likelihood(
     in `why` and in a warning; where there is no estimate at all, `NoLikelihood` is raised.
 
     Arguments:
-        model: a model as `alws.fit` takes it, `result.model` for instance.
+        model: a model as `alws.fit` takes it, or the result of a fit, which warns of conditions
+            outside those it had.
         data: an array or a pytree of arrays, the observations as leading axis.
         key: a JAX key, on which all random numbers depend.
         conditions: one entry for each observation, if the model takes a condition.
@@ -151,11 +154,13 @@ def log_likelihood(
         >>> print(found.total, found.error)
     """
     check_key(key)
+    model, seen = opened(model)
     check_model(model, parameters=False)
     positive("tolerance", tolerance, " 0.1 nats is usual.")
     positive("seconds", seconds)
     size = check_data(data)
     conditions = match_conditions(conditions, size)
+    warn_of_extrapolation(seen, conditions)
     condition = jax.tree.map(lambda c: c[0], conditions)
     x = match_data(model, data, key, condition)
     check_support(model, x, key, condition, conditions=conditions)

@@ -18,8 +18,15 @@ import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.features import follow
-from alws.fit import default_regression
-from alws.model import AnyModel, draw, finite, in_own_precision, log_joint, sample
+from alws.fit import Result, default_regression, opened
+from alws.model import (
+    AnyModel,
+    draw,
+    finite,
+    in_own_precision,
+    log_joint,
+    sample,
+)
 from alws.regressions.base import Regression, check_regression, one_lapack_thread
 from alws.validation import (
     FEWEST_SLEEP_SAMPLES,
@@ -43,7 +50,9 @@ from alws.validation import (
     refuse_bad_targets,
     refuse_discrete,
     transforms_of,
+    warn_of_extrapolation,
 )
+from alws.wake_sleep import pooled
 
 FARTHEST = 30.0
 """Where a start on the edge of its support is put, in unconstrained coordinates."""
@@ -61,7 +70,7 @@ class Mode(NamedTuple):
 
 @in_own_precision
 def posterior_mode(
-    model: AnyModel,
+    model: AnyModel | Result,
     x: PyTree,
     *,
     key: Key[Array, ""],
@@ -73,6 +82,8 @@ def posterior_mode(
     conditions: PyTree | None = None,
 ) -> Mode:
     """argmax_z log p_θ(z, x*) for every observation of `x` at once, z any pytree of floats.
+
+    Given the result of a fit, it warns of `conditions` outside those that were fitted.
 
     Each observation starts from the best of `starts` draws from the prior, as there may be several
     modes, or from its entry of `start`; Adam then takes `steps` steps and the best z it saw is
@@ -88,23 +99,25 @@ def posterior_mode(
     at_least("starts", starts, 1)
     positive("learning_rate", learning_rate, " 0.1 is usual.")
     check_key(key)
-    check_model(model, parameters=False)
+    own, seen = opened(model)
+    check_model(own, parameters=False)
     size = check_data(x, "x")
     conditions = match_conditions(conditions, size)
+    warn_of_extrapolation(seen, conditions)
     first = jax.tree.map(lambda c: c[0], conditions)
-    x = match_data(model, x, key, first, "x")
-    check_support(model, x, key, first, "x", conditions=conditions)
-    latent = jax.eval_shape(lambda k: sample(model, k, first).z, key)
+    x = match_data(own, x, key, first, "x")
+    check_support(own, x, key, first, "x", conditions=conditions)
+    latent = jax.eval_shape(lambda k: sample(own, k, first).z, key)
     refuse_discrete(latent)
     transforms = transforms_of(support, latent)
-    draws = check_log_joint(model, key, max(starts, FEWEST_SLEEP_SAMPLES), first)
+    draws = check_log_joint(own, key, max(starts, FEWEST_SLEEP_SAMPLES), first)
     if conditions is not None:
-        draws = draws_of_each(model, conditions, key, FEWEST_SLEEP_SAMPLES)
+        draws = draws_of_each(own, conditions, key, FEWEST_SLEEP_SAMPLES)
     check_discrete(draws, x, "x")
     if start is not None:
         start = match_start(start, latent, size)
     keys = jax.random.split(key, size)
-    return _ascend_all(model, x, conditions, start, keys, transforms, steps, learning_rate, starts)
+    return _ascend_all(own, x, conditions, start, keys, transforms, steps, learning_rate, starts)
 
 
 @eqx.filter_jit
@@ -174,7 +187,7 @@ def _ascend(
 
 @in_own_precision
 def expectation(
-    model: AnyModel,
+    model: AnyModel | Result,
     f: Callable[[PyTree], PyTree],
     x: PyTree,
     *,
@@ -182,6 +195,7 @@ def expectation(
     sleep_samples: int = 2000,
     regression: Regression | None = None,
     condition: PyTree | None = None,
+    conditions: PyTree | None = None,
 ) -> PyTree[Array]:
     """E[f(z) | x*] for every observation of `x`: sleep samples of f(z) regressed on x.
 
@@ -190,19 +204,39 @@ def expectation(
     that predict it best on a fifth as many samples held out. A `regression` of your own, such
     as `result.regression` of a fit, is used as it is. Only the model's simulator is used.
 
+    Arguments:
+        model: a model, or the result of a fit, which warns of conditions outside those it had.
+        f, x, key: as above.
+        sleep_samples: how many simulations are regressed.
+        regression: another regression than the default one.
+        condition: one condition, of all observations.
+        conditions: one for each observation: one regression on pairs (condition, x) serves all.
+
     Example:
         >>> alws.expectation(model, lambda z: jax.nn.one_hot(z, 3), x, key=key)  # P(z = k | x)
     """
     at_least("sleep_samples", sleep_samples, FEWEST_SLEEP_SAMPLES)
     check_key(key)
-    check_model(model, parameters=False, density=False)
+    own, seen = opened(model)
+    check_model(own, parameters=False, density=False)
     function("f", f, "of one z")
-    check_data(x, "x")
-    x = match_data(model, x, key, condition, "x")
-    check_support(model, x, key, condition, "x")
-    check_simulator(model, key, condition)
-    latent = jax.eval_shape(lambda k: sample(model, k, condition).z, key)
+    size = check_data(x, "x")
+    if condition is not None and conditions is not None:
+        raise ValueError(
+            "one of `condition`, for all observations, and `conditions`, one for each, must be "
+            "given; got both. Leave one out."
+        )
+    conditions = match_conditions(conditions, size)
+    warn_of_extrapolation(seen, conditions)
+    if conditions is not None:
+        condition = jax.tree.map(lambda c: c[0], conditions)
+    x = match_data(own, x, key, condition, "x")
+    check_support(own, x, key, condition, "x", conditions=conditions)
+    check_simulator(own, key, condition)
+    latent = jax.eval_shape(lambda k: sample(own, k, condition).z, key)
     refuse_bad_targets(f, latent)
+    if conditions is not None:
+        x, condition = pooled(x, conditions)
     draw_key, feature_key = jax.random.split(key)
     chosen = regression
     if chosen is None:
@@ -211,7 +245,7 @@ def expectation(
     check_cost(chosen, sleep_samples)
     choose = regression is None
     with one_lapack_thread():
-        found, bad = _predict(f, sleep_samples, choose, model, chosen, x, draw_key, condition)
+        found, bad = _predict(f, sleep_samples, choose, own, chosen, x, draw_key, condition)
     check_targets(f, latent, bad)
     return found
 

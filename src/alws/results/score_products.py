@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from alws.features import follow
 from alws.model import AnyModel, Draws, draw, log_joint
 from alws.regressions.base import one_lapack_thread
+from alws.wake_sleep import pooled
 
 FRESH = 4
 """Fresh draws for each sleep sample: they need no factorisation and are cheap."""
@@ -50,13 +51,18 @@ def products(
     size: int,
     phases: int,
     sleep_samples: int,
+    separate: bool = False,
 ) -> Products:
     """All products in double precision; those over data are zero without x.
+
+    One regression serves all conditions, or `separate` ones do, one condition after the other.
 
     Example: `products(model, regression, data, None, key, size=400, phases=8, sleep_samples=1000)`.
     """
     with one_lapack_thread():
-        found = _products(model, regression, x, conditions, key, size, phases, sleep_samples)
+        found = _products(
+            model, regression, x, conditions, key, size, phases, sleep_samples, separate
+        )
     return Products(*(np.asarray(p, np.float64) for p in found))
 
 
@@ -70,16 +76,21 @@ def _products(
     size: int,
     phases: int,
     number: int,
+    separate: bool,
 ) -> Products:
-    """Sums over the data and means over fresh draws, one condition after the other if any."""
-    if conditions is None:
-        return _under_one_condition(model, regression, x, None, key, number, FRESH * number, phases)
+    """Sums over the data and means over fresh draws."""
+    if conditions is None or not separate:
+        points, condition = pooled(x, conditions)
+        points = None if x is None else points
+        return _of_regression(
+            model, regression, points, condition, key, number, FRESH * number, phases
+        )
     fresh = max(FEWEST_FRESH, -(-FRESH * number // size))
 
     def add(total: Products, item: tuple[PyTree, PyTree, Array]) -> tuple[Products, None]:
         point, condition, key = item
         point = jax.tree.map(lambda a: a[None], point)
-        more = _under_one_condition(model, regression, point, condition, key, number, fresh, phases)
+        more = _of_regression(model, regression, point, condition, key, number, fresh, phases)
         return jax.tree.map(jnp.add, total, more), None
 
     flat = ravel_pytree(eqx.filter(model, eqx.is_inexact_array))[0]
@@ -89,7 +100,7 @@ def _products(
     return Products(total.data, *(m / size for m in total[1:]))
 
 
-def _under_one_condition(
+def _of_regression(
     model: AnyModel,
     regression: Any,
     x: PyTree | None,

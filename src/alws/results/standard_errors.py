@@ -136,6 +136,7 @@ def standard_errors(
         size=size,
         phases=phases,
         sleep_samples=number,
+        separate=result.algorithm.conditions == "separate",
     )
     if not all(np.isfinite(product).all() for product in found):
         raise ValueError(
