@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -245,8 +245,13 @@ def batch(
     if batch_size == size:
         return None
     epoch, position = divmod(number, size // batch_size)
-    order = np.random.default_rng((*seed, epoch)).permutation(size)
-    return jnp.asarray(order[position * batch_size :][:batch_size])
+    return jnp.asarray(_order(size, (*seed, epoch))[position * batch_size :][:batch_size])
+
+
+@lru_cache(maxsize=2)
+def _order(size: int, seed: tuple[int, ...]) -> np.ndarray:
+    """An epoch's order, kept for its other steps: their cost is the same however many data."""
+    return np.random.default_rng(seed).permutation(size)
 
 
 def seed_of(key: Key[Array, ""]) -> tuple[int, ...]:
@@ -695,7 +700,7 @@ def _climb(
         found = str(error)
     if isinstance(found, str) or found.verdict.why:
         reason = found if isinstance(found, str) else found.verdict.why
-        if prepared.problem.size == 1:
+        if not _scorable(started, prepared.problem):
             if isinstance(found, str):
                 return reason
         else:
@@ -738,6 +743,12 @@ def _climb(
         lambda: verdict,
         _range_of(prepared.problem.conditions),
     )
+
+
+def _scorable(model: AnyModel, problem: Problem) -> bool:
+    """Whether scores can be regressed: of several observations, and of no padded sequences."""
+    sequences = isinstance(model, StateSpace) and problem.conditions is not None
+    return problem.size > 1 and not sequences
 
 
 def _range_of(conditions: PyTree[Array] | None) -> Range | None:
@@ -799,7 +810,7 @@ def _judge(
                 )
             began = _height(start, precise, key, given, log_prior)
     except NotIntegrable as error:
-        if prepared.problem.size == 1:
+        if not _scorable(model, prepared.problem):
             return Verdict(0.0, math.inf, False, str(error))
         with jax.enable_x64(True), one_lapack_thread():
             return Scoring(model, precise, key=key, conditions=given, log_prior=log_prior).verdict()

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from exact import PROBLEMS, maximum_likelihood, mean_log_likelihood
 from exact.programs import PROGRAMS, exact
@@ -261,6 +262,30 @@ def test_regressors_are_conditions():
         alws.fit(model, np.zeros(6), key=KEY, steps=1)
     arguments = {"features": features}
     check_against_numpyro(model, regression, arguments, lambda v: v, arguments)
+
+
+def test_one_regression_serves_all_rows_of_a_program():
+    """Least squares is maximum likelihood here, as y | features is normal with one variance."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 2)).astype(np.float32)
+    y = features @ np.array([1.0, -2.0]) + 1.4 * rng.normal(size=40)
+    model = alws.from_numpyro(regression, features, observed="y", conditions="features", key=KEY)
+
+    def products(pair):
+        entries = jnp.append(pair[0]["features"], pair[1])
+        return jnp.append(jnp.outer(entries, entries).ravel(), entries)
+
+    settings = alws.Settings(
+        alws.regressions.LinearReadout(alws.features.Network(products), ridge=1e-3),
+        optimiser=optax.adam(optax.cosine_decay_schedule(0.2, 100)),
+        sleep_samples=200,
+        adapt=alws.ALWS_F,
+    )
+    result = alws.fit(
+        model, y, key=KEY, steps=100, settings=settings, conditions={"features": features}
+    )
+    exact = np.linalg.lstsq(features, y)[0]
+    np.testing.assert_allclose(result.model.parameters()["slope"], exact, atol=0.15)
 
 
 def bayesian(x=None, n=6):
