@@ -11,7 +11,7 @@ data.
 
 from collections.abc import Callable
 
-from known_maxima import counts, gaussian, grouped, items, mixtures, others, tails
+from known_maxima import counts, gaussian, grouped, items, mixtures, others, sequences, tails
 from known_maxima.base import Exact, Problem
 
 PROBLEMS: dict[str, Callable[[int], Problem]] = {
@@ -66,6 +66,16 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
     "arc": others.arc,
     "health": others.health,
     "bursts": others.bursts,
+    "huron_level": sequences.huron_level,
+    "huron_returning": sequences.huron_returning,
+    "gas_seasons": sequences.gas_seasons,
+    "several_short": sequences.several_short,
+    "discoveries_2_states": sequences.discoveries_two,
+    "discoveries_3_states": sequences.discoveries_three,
+    "chain_300": sequences.chain_300,
+    "chain_10000": sequences.chain_10000,
+    "volatility": sequences.volatility,
+    "ricker": sequences.ricker,
 }
 """Each problem by its name, as a function of a seed."""
 

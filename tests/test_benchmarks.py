@@ -33,6 +33,7 @@ SLOW = {
     "covariate_shift.py": (),
     "criteria.py": ("--problems", "pinwheel"),
     "dynamics.py": (),
+    "filters.py": ("--lengths", "50", "100"),
     "gradient_error.py": (),
     "images.py": (),
     "many_units.py": (),

@@ -107,6 +107,16 @@ def test_the_error_of_particles_is_as_large_as_it_says(particles, key):
     assert 0.75 < z.std() < 1.35  # of 60 with 15 degrees of freedom
 
 
+def test_the_error_of_few_particles_in_long_sequences_is_as_large_as_it_says(key):
+    model = Level(jnp.array(-0.5), 1500)
+    x = some(model, key, 16)
+    exact = sequence_log_likelihood(model, x, key=key)
+    found = sequence_log_likelihood(model, x, key=key, particles=30)
+    z = (found.value - exact.value) / found.error
+    assert found.error.min() > 1
+    assert 0.5 < (z**2).mean() ** 0.5 < 1.5
+
+
 class Switching(alws.StateSpace):
     logits: jax.Array
     rates: jax.Array
@@ -311,6 +321,11 @@ def test_increments_sum_to_what_independent_times_give(key):
     np.testing.assert_allclose(each, known, atol=0.1)
 
 
+class Undefined(Level):
+    def transition(self, state):
+        return dist.Normal(jnp.log(state - 100.0), 0.3)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -345,6 +360,18 @@ def test_increments_sum_to_what_independent_times_give(key):
                 Level(jnp.array(1e6), 25), np.zeros((1, 25)), key=k, particles=10
             ),
             "every one of 16 draws",
+        ),
+        (
+            lambda k: sequence_log_likelihood(
+                Undefined(jnp.array(0.0), 25), np.zeros((1, 25)), key=k
+            ),
+            "every one of 16 draws",
+        ),
+        (
+            lambda k: sequence_log_likelihood(
+                LEVEL, np.zeros((1, 25)), alws.Given(control=jnp.full((1, 25), jnp.nan)), key=k
+            ),
+            "conditions.*finite|NaN",
         ),
     ],
 )

@@ -42,6 +42,9 @@ FEWEST, COARSE = 64, 512
 FIRST_STEP = 0.7
 """The step of u that is tried first."""
 
+FARTHEST = 1e50
+"""How far from 0 a state counts as finite."""
+
 MARKS, PAIRS, SMOOTH = 256, 16, 4.0
 """Where on the line, and with how many draws there, the width of the densities is measured, and
 over how many widths it is smoothed."""
@@ -151,6 +154,8 @@ def place(
         low, high = _locate(run, *seen)
         step = FIRST_STEP
     for _ in range(24):
+        if not high - low < FARTHEST:
+            return none("its states reach too far")
         ruler = _Ruler(model, first, key, low, high)
         number = _power_of_two(ruler.length / step)
         if number > most:
@@ -286,7 +291,7 @@ def _simulated(
     """The lowest and highest u of simulated states, and the width of a transition."""
     number = int(np.clip(2e6 / times, 16, LOOK))
     u, apart = (np.asarray(a, float) for a in _lines(model, given, key, number))
-    u, apart = u[np.isfinite(u)], apart[np.isfinite(apart)]
+    u, apart = u[np.abs(u) < FARTHEST], apart[apart < FARTHEST]
     if len(u) < 2 or len(apart) < LOOK / 2:
         return "its simulated states are not finite"
     width = float(np.median(apart))

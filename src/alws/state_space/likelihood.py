@@ -39,11 +39,15 @@ from alws.validation import (
 ENOUGH = 0.3
 """The standard deviation of log p̂ below which no more particles are taken."""
 
-MOST_MOVES = 1e8
+MOST_MOVES = 4e8
 """How many moves of particles, in all repeats of a sequence, are made before that is given up."""
 
 FEWEST, MOST = 512, 2**17
 """Particles to begin with, and the most that are taken."""
+
+
+STRETCH = 64
+"""How many times of a long sequence are taken together where its variance is judged."""
 
 
 class LogLikelihood(NamedTuple):
@@ -171,38 +175,57 @@ def _by_particles(
     repeats: int,
 ) -> LogLikelihood:
     size, times = len(jax.tree.leaves(x)[0]), jax.tree.leaves(x)[0].shape[1]
-    values, errors, most = [], [], 0
+    first = int(np.clip(MOST_MOVES / (times * repeats), FEWEST / 8, FEWEST))
+    values, errors, most = np.zeros(size), np.zeros(size), 0
     for i, one_key in enumerate(jax.random.split(key, size)):
         one, its = jax.tree.map(lambda a: a[i], (x, Given() if given is None else given))  # noqa: B023
-        number = particles or FEWEST
+        number = particles or first
         while True:
             found = np.asarray(_repeated(model, one, its, one_key, number, repeats))
-            most, fine = max(most, number), bool(np.isfinite(found).all())
-            spread = found.std(ddof=1) if fine else np.inf
+            values[i], errors[i], spread = _combined(found)
+            most = max(most, number)
             enough = particles is not None or spread < ENOUGH or number >= MOST
             if enough or 4 * number * times * repeats > MOST_MOVES:
                 break
             number *= 4
-        if not fine:
-            values.append(-np.inf)
-            errors.append(np.inf)
-            continue
-        values.append(found.mean() + spread**2 / 2)
-        errors.append((spread**2 / repeats + spread**4 / (2 * (repeats - 1))) ** 0.5)
-    method = f"particles, up to {most} of them, {repeats} times"
-    return LogLikelihood(np.array(values), np.array(errors), method)
+    return LogLikelihood(values, errors, f"particles, up to {most} of them, {repeats} times")
 
 
 @eqx.filter_jit
 def _repeated(
     model: StateSpace, x: PyTree, given: Given, key: Key[Array, ""], particles: int, repeats: int
-) -> Float[Array, " repeats"]:
+) -> Float[Array, "repeats times"]:
     keys = jax.random.split(key, repeats)
+    return jax.lax.map(
+        lambda key: particle_increments(model, x, given, key=key, particles=particles), keys
+    )
 
-    def one(key: Key[Array, ""]) -> Array:
-        return particle_increments(model, x, given, key=key, particles=particles).sum()
 
-    return jax.lax.map(one, keys)
+def _combined(found: Float[np.ndarray, "repeats times"]) -> tuple[float, float, float]:
+    """log p(x), its standard error and the standard deviation of log p̂, from increments.
+
+    Of a long sequence the variance is the sum of those of stretches, and of twice the covariances
+    of neighbours: filters forget, and many small variances are known better than one large one.
+    What a third moment would add to the logarithm of a mean counts as error.
+    """
+    repeats, times = found.shape
+    totals = found.sum(axis=1)
+    if not np.isfinite(totals).all():
+        return -np.inf, np.inf, np.inf
+    whole = totals.var(ddof=1)
+    variance, doubt = whole, whole**2 / (2 * (repeats - 1))
+    third = ((totals - totals.mean()) ** 3).mean()
+    stretches = times // STRETCH
+    if whole > 1 and stretches >= 8:
+        parts = np.add.reduceat(found, np.arange(stretches) * STRETCH, axis=1)
+        parts = parts - parts.mean(axis=0)
+        each = (parts**2).sum(axis=0) / (repeats - 1)
+        neighbours = (parts[:, 1:] * parts[:, :-1]).sum() / (repeats - 1)
+        variance = max(each.sum() + 2 * neighbours, 0.0)
+        doubt = 1.5 * (each**2).sum() / (repeats - 1)
+        third = (parts**3).mean(axis=0).sum()
+    error = (variance / repeats + doubt + (third / 6) ** 2) ** 0.5
+    return float(totals.mean() + variance / 2), float(error), float(whole**0.5)
 
 
 __all__ = ["LogLikelihood", "check_observed", "doubled", "sequence_log_likelihood"]

@@ -11,7 +11,8 @@ independent repeats with mean m and variance v the estimate is
 
     log p(x) ≈ m + v/2,    with variance v/R + v²/(2(R − 1)).
 
-It needs nothing of a model but that it can be simulated and that p(x_t | s_t) can be computed.
+`alws.state_space.sequence_log_likelihood` combines them so. The filter needs nothing of a model but
+that it can be simulated and that p(x_t | s_t) can be computed.
 """
 
 from typing import Any
