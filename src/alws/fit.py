@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 import equinox as eqx
 import jax
@@ -52,8 +52,10 @@ from alws.maximum import (
     Round,
     Scoring,
     Verdict,
+    WindowScoring,
     climb_filtered,
     climb_likelihood,
+    climb_windows,
     precise_data,
     watcher,
     weighted_log_likelihood,
@@ -681,6 +683,11 @@ def _climb(
     try:
         with checkpoints.claimed(checkpoint), one_lapack_thread(), bar.progress:
             found = _filtered(started, precise, prepared, key, log_prior, seconds, watch)
+            if found is None and is_long(started, precise):
+                given = prepared.problem.conditions
+                found = climb_windows(
+                    started, precise, given, key=key, log_prior=log_prior, seconds=seconds
+                )
             if found is None:
                 found, maxima = climb_likelihood(
                     started,
@@ -700,7 +707,7 @@ def _climb(
         found = str(error)
     if isinstance(found, str) or found.verdict.why:
         reason = found if isinstance(found, str) else found.verdict.why
-        if not _scorable(started, prepared.problem):
+        if not _scorable(started, prepared.problem) or is_long(started, precise):
             if isinstance(found, str):
                 return reason
         else:
@@ -790,6 +797,17 @@ def _filtered(
         return None
 
 
+def is_long(model: AnyModel, data: PyTree) -> TypeGuard[StateSpace]:
+    """Whether the data are sequences of more than a few times, to be seen through windows.
+
+    Example: `is_long(model, x)` for sequences x, one a row.
+    """
+    return isinstance(model, StateSpace) and jax.tree.leaves(data)[0].shape[1] > FEW_TIMES
+
+
+FEW_TIMES = 8
+
+
 def _judge(
     model: AnyModel,
     start: AnyModel,
@@ -804,13 +822,18 @@ def _judge(
     try:
         with one_lapack_thread():
             found = _filtered(model, precise, prepared, key, log_prior, seconds, lambda _: False)
+            if found is None and is_long(model, precise):
+                with jax.enable_x64(True):
+                    return WindowScoring(
+                        model, precise, given, key=key, log_prior=log_prior, seconds=seconds
+                    ).verdict()
             if found is None:
                 found, _ = climb_likelihood(
                     model, precise, key=key, conditions=given, log_prior=log_prior, seconds=seconds
                 )
             began = _height(start, precise, key, given, log_prior)
     except NotIntegrable as error:
-        if not _scorable(model, prepared.problem):
+        if not _scorable(model, prepared.problem) or is_long(model, precise):
             return Verdict(0.0, math.inf, False, str(error))
         with jax.enable_x64(True), one_lapack_thread():
             return Scoring(model, precise, key=key, conditions=given, log_prior=log_prior).verdict()

@@ -3,6 +3,7 @@
 from alws.maximum.filtered import climb_filtered
 from alws.maximum.maximise import Climber, Found, NotIntegrable, Round
 from alws.maximum.scoring import Scoring
+from alws.maximum.sequences import WindowScoring, climb_windows
 from alws.maximum.starts import Maxima, climb_likelihood, precise_data, watcher
 from alws.maximum.verdict import Verdict
 from alws.maximum.weighted import Weighted, weighted_log_likelihood
@@ -16,8 +17,10 @@ __all__ = [
     "Scoring",
     "Verdict",
     "Weighted",
+    "WindowScoring",
     "climb_filtered",
     "climb_likelihood",
+    "climb_windows",
     "precise_data",
     "watcher",
     "weighted_log_likelihood",

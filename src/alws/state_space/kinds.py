@@ -21,7 +21,7 @@ from numpyro.distributions import Delta, Distribution, Independent
 
 from alws.state_space.distributions import draw_once, gaussian, gaussian_of, is_distribution
 from alws.state_space.grid import why_no_grid
-from alws.state_space.model import Given, StateSpace
+from alws.state_space.model import Given, StateSpace, with_times
 
 MOST_VALUES = 64
 """How many values a latent may take for the forward algorithm."""
@@ -277,10 +277,7 @@ def _short(model: StateSpace, given: Given) -> tuple[StateSpace, Given]:
     times = getattr(model, "times", None)
     control = jax.tree.map(lambda u: u[:FEW], given.control)
     if control is None and isinstance(times, int):
-        changed = object.__new__(type(model))
-        for name, value in vars(model).items():
-            object.__setattr__(changed, name, min(FEW, value) if name == "times" else value)
-        return changed, Given()
+        return with_times(model, min(FEW, times)), Given()
     if control is None and given.observed is not None:
         return model, Given(observed=jnp.ones_like(given.observed[:FEW]))
     return model, Given(control)

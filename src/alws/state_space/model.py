@@ -285,6 +285,17 @@ def _unmasked(sequence: Any) -> Any:
     return np.ma.filled(sequence.astype(float), np.nan) if masked else sequence
 
 
+def with_times(model: StateSpace, times: int) -> StateSpace:
+    """The same model for sequences of so many times, if it says itself how many there are.
+
+    Example: `with_times(model, 8).sample(key)` is a sequence of 8 times.
+    """
+    changed = object.__new__(type(model))
+    for name, value in vars(model).items():
+        object.__setattr__(changed, name, times if name == "times" else value)
+    return changed
+
+
 def _control(given: Given) -> tuple:
     """The control input as extra arguments, time first."""
     return () if given.control is None else (given.control,)
