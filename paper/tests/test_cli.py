@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -212,6 +213,8 @@ def test_a_run_that_was_killed_goes_on_with_whole_metrics(tmp_path):
     toys = {"toy": Experiment("toy", "", {"quick": Toy()}, toy)}
     start(toys["toy"], "quick", 0, tmp_path / "run")
     path, seconds = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "run.json"
+    made_by = json.loads((tmp_path / "run" / "settings.json").read_text())["commit"]
+    assert re.fullmatch(r"([0-9a-f]{40}\+?)?", made_by)
     whole = path.read_text()
     assert whole.count("\n") == 2
     path.write_text(whole[:-5])
@@ -306,6 +309,9 @@ def test_gallery_and_readme_table(tmp_path):
     paper, ours = gallery.claims_tables(shown).split("## Bars of our own")
     assert "c6" in paper
     assert "| d | 1 | 2 | 3 | undecided: too short |" in ours
+    (run / "claims.json").write_text('[{"claim": "old", "holds": true}]')
+    with pytest.raises(RunError, match="do not say whose they are"):
+        gallery.publish(run, shown)
     (run / "settings.json").write_text(json.dumps({**record, "preset": "quick"}))
     with pytest.raises(RunError, match="the gallery shows desk runs, got preset 'quick'"):
         gallery.publish(run, shown)

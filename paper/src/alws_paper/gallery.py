@@ -43,6 +43,11 @@ def publish(directory: Path, gallery: Path) -> Path:
             f"the gallery shows desk runs, got preset {record['preset']!r}. Use `alws-paper "
             f"run {record['experiment']}`."
         )
+    if not all("source" in claim for claim in json.loads((directory / "claims.json").read_text())):
+        raise RunError(
+            f"the claims of {directory} are of a version before 0.2 and do not say whose they are. "
+            f"`alws-paper resume {directory}` makes them anew."
+        )
     target = gallery / record["experiment"]
     target.mkdir(parents=True, exist_ok=True)
     for name in (*wanted[1:], TABLE):

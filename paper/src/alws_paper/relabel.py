@@ -133,6 +133,13 @@ def _decided(claim: Claim, scale: Scale, settings: Mapping[str, Any], rows: Rows
         return settled(_by_paired_tests(claim), scale)
     epochs = [float(r["epochs"]) for r in about if r["method"].startswith("ALWS")]
     compared = f"{scale.compared}; ALWS to epoch {max(epochs):.2g} of the paper's {PAPER_EPOCHS}"
+    sizes = {
+        round(int(r["steps"]) / float(r["epochs"]) * settings["batch_size"])
+        for r in about
+        if r.get("steps")
+    }
+    if len(sizes) == 1:
+        compared = compared.replace("all training images", f"all {sizes.pop():,} training images")
     if settings.get("adapt_criterion", "objective") != "objective":
         compared += (
             f"; ALWS-A not as published: adapted by the {settings['adapt_criterion']}'s criterion "

@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 
 from alws_paper.claim import LEAST_SHARE, all_of, is_lower, short_of_budget
 from alws_paper.images.curves import Axis, Compared, Score, compare
-from alws_paper.images.grid import ADAPTED, Finished
+from alws_paper.images.grid import ADAPTED, IMAGES, Finished
 from alws_paper.images.plan import PAPER, WITHOUT_LIKELIHOOD
 from alws_paper.run import Claim, significant
 
@@ -137,7 +137,11 @@ def both_claim(group: Group, cells: Cells, axis: Axis, score: Score, paper: str)
 
 def weighed(claim: Claim, axis: Axis, pairs: Sequence[Compared], cells: Cells) -> Claim:
     """The claim with its source, and with the reason where it is undecided."""
-    claim = replace(claim, source="paper" if axis == "epochs" else "ours")
+    sizes = {one.summary[IMAGES] for of in cells.values() for one in of if IMAGES in one.summary}
+    size = f"{max(sizes):,} training images: " if sizes else ""
+    claim = replace(
+        claim, source="paper" if axis == "epochs" else "ours", measured=size + claim.measured
+    )
     if OURS in claim.claim and not all(one.summary.get(ADAPTED, 1) for one in cells[OURS]):
         return replace(claim, holds=None, undecided="the run ended before ALWS-A began to adapt")
     places = [pair.place for pair in pairs]

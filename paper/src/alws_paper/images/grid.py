@@ -40,6 +40,8 @@ Notice = Callable[[Cell, Point], None]
 Progress = Callable[[int, int], None]
 Task = tuple[Cell, Plan]
 POLL = 1.0
+IMAGES = "training_images"
+"""In the summary: the size of the data set."""
 ADAPTED = "adapted_steps"
 """In the summary of ALWS-A: how many steps its kernel was adapted in."""
 
@@ -102,7 +104,7 @@ def run_cell(cell: Cell, plan: Plan, directory: Path, notice: Notice | None = No
     _save_samples(folder, draw_pictures(model, score_key, SHOWN), data)
     summary = read_points(curve)[-1]._asdict()
     summary = {k: v if np.isfinite(v) else None for k, v in summary.items()}
-    summary |= {"extractor": scorer.name, "note": data.note}
+    summary |= {"extractor": scorer.name, "note": data.note, IMAGES: number}
     if cell.method == "ALWS-A":
         summary[ADAPTED] = max(0, trained.steps - plan.adapt(number).after)
     if plan.annealed and has_likelihood(cell):

@@ -170,10 +170,11 @@ class Plan:
             widths += f", DCGAN of width {self.width} (paper: 64)"
         budget = [] if self.seconds is None else [f"{self.seconds:g} s of training"]
         budget += [] if self.epochs is None else [f"{self.epochs:g} epochs"]
+        seeds = "one seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
         slow = "" if set(self.datasets) <= set(LENET) else f", {self.scored_slowly} of others"
         return Scale(
             f"{sizes}, {widths}, {' or '.join(budget)}, {self.scored} pictures of digits and "
-            f"garments{slow}, {len(self.seeds)} seeds"
+            f"garments{slow}, {seeds}"
         )
 
     def pictures(self, dataset: str) -> int:
