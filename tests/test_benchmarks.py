@@ -29,6 +29,7 @@ QUICK = {"same_gradient.py", "transposed_convolution.py", "verdict_calibration.p
 """Those that take seconds; each has a test of its own."""
 SLOW = {
     "adaptation.py": (),
+    "conditions.py": (),
     "cost_model.py": ("--sizes", "500"),
     "covariate_shift.py": (),
     "criteria.py": ("--problems", "pinwheel"),
