@@ -150,8 +150,9 @@ PAPER = Settings(
 """The paper's own method, for comparisons with it; `fit` without settings is the better choice.
 
 Kernel ridge regression with the squared exponential kernel, no intercept, no clipping and λ = 0.01
-on the diagonal as it is; γ = (σ, λ, φ) adapted by the held-out error of Ĵ, by Adam at 0.001; θ by
-Adam at a constant 0.001 in its own units. Of the paper's table it has what most rows share. What
+on the diagonal as it is, one for each condition if there are any; γ = (σ, λ, φ) adapted by the
+held-out error of Ĵ, by Adam at 0.001; θ by Adam at a constant 0.001 in its own units. Of the
+paper's table it has what most rows share. What
 differs from row to row is replaced:
 
     >>> from dataclasses import replace
