@@ -683,13 +683,20 @@ def _climb(
     started, maxima = prepared.state.model, Maxima()
     try:
         with checkpoints.claimed(checkpoint), one_lapack_thread(), bar.progress:
-            found = _filtered(started, precise, prepared, key, log_prior, seconds, watch)
-            if found is None and is_long(started, precise):
+            filtered = _filtered(started, precise, prepared, key, log_prior, starts, seconds, watch)
+            if filtered is not None:
+                found, maxima = filtered
+            elif is_long(started, precise):
+                if starts > 1:
+                    raise ValueError(
+                        f"`starts` must be 1 for sequences without a filter, got {starts}. Fit from "
+                        "each start by itself."
+                    )
                 given = prepared.problem.conditions
                 found = climb_windows(
                     started, precise, given, key=key, log_prior=log_prior, seconds=seconds
                 )
-            if found is None:
+            else:
                 found, maxima = climb_likelihood(
                     started,
                     precise,
@@ -779,9 +786,10 @@ def _filtered(
     prepared: Prepared,
     key: Key[Array, ""],
     log_prior: Callable[[Any], Array] | None,
+    starts: int,
     seconds: float,
     watch: Callable[[Round], bool],
-) -> Found | None:
+) -> tuple[Found, Maxima] | None:
     """The fit of sequences that a filter without chance computes; None for all others."""
     if not isinstance(model, StateSpace):
         return None
@@ -792,7 +800,15 @@ def _filtered(
         return None
     try:
         return climb_filtered(
-            model, data, given, kind, key=key, log_prior=log_prior, seconds=seconds, watch=watch
+            model,
+            data,
+            given,
+            kind,
+            key=key,
+            log_prior=log_prior,
+            starts=starts,
+            seconds=seconds,
+            watch=watch,
         )
     except NotIntegrable:
         return None
@@ -822,16 +838,17 @@ def _judge(
     given, seconds = prepared.problem.conditions, 60.0
     try:
         with one_lapack_thread():
-            found = _filtered(model, precise, prepared, key, log_prior, seconds, lambda _: False)
-            if found is None and is_long(model, precise):
+            filtered = _filtered(
+                model, precise, prepared, key, log_prior, 1, seconds, lambda _: False
+            )
+            if filtered is None and is_long(model, precise):
                 with jax.enable_x64(True):
                     return WindowScoring(
                         model, precise, given, key=key, log_prior=log_prior, seconds=seconds
                     ).verdict()
-            if found is None:
-                found, _ = climb_likelihood(
-                    model, precise, key=key, conditions=given, log_prior=log_prior, seconds=seconds
-                )
+            found, _ = filtered or climb_likelihood(
+                model, precise, key=key, conditions=given, log_prior=log_prior, seconds=seconds
+            )
             began = _height(start, precise, key, given, log_prior)
     except NotIntegrable as error:
         if not _scorable(model, prepared.problem) or is_long(model, precise):

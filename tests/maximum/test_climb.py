@@ -189,9 +189,10 @@ def test_the_forward_algorithm_is_found_and_exact(key):
 def test_a_long_sequence_is_fitted_to_its_maximum(key):
     model = Level(jnp.array(-0.5), 100)
     _, x = model.sample(key)
-    result = alws.fit(Level(jnp.array(1.0), 100), x[None], key=key)
+    result = alws.fit(Level(jnp.array(1.0), 100), x[None], key=key, starts=3)
     grid = np.linspace(-2, 1, 3001)
     small = [dense(np.asarray(x), g) for g in grid[::50]]
     best = max(small)
     assert result.verdict.trusted
     assert dense(np.asarray(x), float(result.model.log_noise)) > best - 0.01
+    assert [number for _, number in result.maxima] == [3]

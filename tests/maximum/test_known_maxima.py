@@ -52,6 +52,13 @@ def test_several_starts_find_the_best_maximum_of_three_gaussians(seed):
     assert result.maxima[0][0] > -5151
 
 
+@pytest.mark.slow
+def test_several_starts_find_the_best_maximum_of_three_hidden_states():
+    missing, result = gap("discoveries_3_states", 3, starts=12)
+    assert missing < 0.05
+    assert len(result.maxima) > 1
+
+
 def test_a_fit_that_took_too_few_steps_is_flagged_with_the_nats_it_lacks():
     problem = PROBLEMS["deaths"](0)
     result = alws.fit(problem.start, problem.data, key=jax.random.key(0), steps=20)

@@ -6,6 +6,7 @@ second derivative; from that, too, the verdict. The nodes of a grid are placed a
 round.
 """
 
+import contextlib
 from collections.abc import Callable
 from time import process_time
 from typing import Any
@@ -19,6 +20,7 @@ from jaxtyping import Array, Key, PyTree
 
 from alws.maximum.climb import climb, metric
 from alws.maximum.maximise import Found, NotIntegrable, Round
+from alws.maximum.starts import SPREAD, Maxima, distinct_maxima, height
 from alws.maximum.verdict import Verdict
 from alws.state_space.filters import increments
 from alws.state_space.grid import Placed, place
@@ -46,10 +48,11 @@ def climb_filtered(
     *,
     key: Key[Array, ""],
     log_prior: Callable[[Any], Array] | None = None,
+    starts: int = 1,
     seconds: float = 120.0,
     watch: Callable[[Round], bool] | None = None,
-) -> Found:
-    """Climb the log likelihood of some sequences, in float64.
+) -> tuple[Found, Maxima]:
+    """Climb the log likelihood of some sequences, in float64, from one or several starts.
 
     `NotIntegrable` says why a grid does not do at the start.
 
@@ -58,19 +61,37 @@ def climb_filtered(
         x: the sequences, one a row.
         given: their conditions, or None.
         kind: what `find_filter` found.
-        key, log_prior, seconds, watch: as `climb_likelihood` takes them.
+        key, log_prior, starts, seconds, watch: as `climb_likelihood` takes them.
 
-    Example: `climb_filtered(model, x, None, find_filter(model, key), key=key).verdict`.
+    Example: `climb_filtered(model, x, None, find_filter(model, key), key=key)[0].verdict`.
     """
 
-    def attempt(wide: bool) -> Found:
+    def attempt(wide: bool) -> tuple[Found, Maxima]:
         with jax.enable_x64(wide or jnp.zeros(()).dtype == jnp.float64):
-            return _climb(model, x, given, kind, key, log_prior, seconds, watch)
+            data = _Sequences(model, x, given, kind, key, log_prior)
+            done = _from_starts(data, starts, seconds, watch)
+            return max(done, key=height), distinct_maxima(done)
 
     try:
         return attempt(True)
     except TypeError:  # the model's own code holds it to one precision
         return attempt(False)
+
+
+def _from_starts(
+    data: "_Sequences", starts: int, seconds: float, watch: Callable[[Round], bool] | None
+) -> list[Found]:
+    """The climb from the start given, and those from starts around it and around where it led."""
+    first, found = data.theta, _climb(data, data.theta, seconds, watch)
+    done, end = [found[0]], found[1]
+    rng = np.random.default_rng([*np.asarray(jax.random.key_data(data.key)).ravel().tolist(), 1])
+    units = data.units(end) if starts > 1 else np.zeros(data.p)
+    for i in range(1, starts):
+        data.placed, data.kind = None, data.kind._replace(values=data.first_values)
+        away = SPREAD * units * rng.normal(size=data.p)
+        with contextlib.suppress(NotIntegrable):
+            done.append(_climb(data, (end if i % 2 else first) + away, seconds, None)[0])
+    return done
 
 
 class _Sequences:
@@ -91,6 +112,7 @@ class _Sequences:
         self.x, self.given = jax.tree.map(_floating, (x, given))
         self.theta, self.p, self.key = np.asarray(flat), flat.size, key
         self.kind: Filter = kind
+        self.first_values = kind.values
         self.placed: Placed | None = None
 
         def each(theta: Array, values: PyTree) -> Array:
@@ -146,6 +168,13 @@ class _Sequences:
         """The gradient of every increment."""
         return np.asarray(self._scores(theta, self.kind.values))
 
+    def units(self, theta: np.ndarray) -> np.ndarray:
+        """The standard deviation of each parameter as one time of a sequence leaves it."""
+        s = self.scores(theta)
+        squares = (s**2).sum(axis=0) / max(int((np.abs(s).sum(axis=1) > 0).sum()), 1)
+        known = np.isfinite(squares) & (squares > 0)
+        return 1 / np.sqrt(np.where(known, squares, 1.0))
+
     def sums(self, theta: np.ndarray) -> np.ndarray:
         """The log likelihood of every sequence."""
         return np.asarray(self._sums(theta, self.kind.values))
@@ -162,18 +191,13 @@ class _Sequences:
 
 
 def _climb(
-    model: StateSpace,
-    x: PyTree[Array],
-    given: Given | None,
-    kind: Filter,
-    key: Key[Array, ""],
-    log_prior: Callable[[Any], Array] | None,
+    data: _Sequences,
+    theta: np.ndarray,
     seconds: float,
     watch: Callable[[Round], bool] | None,
-) -> Found:
-    began, log = process_time(), []
-    data = _Sequences(model, x, given, kind, key, log_prior)
-    theta, p = data.theta, data.p
+) -> tuple[Found, np.ndarray]:
+    """Where a climb from θ ends, and θ there."""
+    began, log, p = process_time(), [], data.p
     tolerance, pairs, radius, last, why = 0.004 * p, [], 1.0, np.inf, "time is up"
     lost, nowhere = 0, data.place(theta, 1.0)
     if nowhere:
@@ -234,12 +258,11 @@ def _climb(
     most = max(last, slope) * (3.0 if late else 1.0) + data.error
     trusted = bool(most < 0.2 * p and (not why or late))
     verdict = Verdict(float(min(last, slope)), float(most), trusted, "" if late else why)
-    exact_ = "" if kind.kind == "grid" else "exact "
-    method = f"the {exact_}likelihood of {NAMES[kind.kind]}"
-    each = data.sums(theta)
-    return Found(
-        data.fitted(theta), float(f), data.error, each, verdict, p, method, number, log, began_at
-    )
+    exact_ = "" if data.kind.kind == "grid" else "exact "
+    method = f"the {exact_}likelihood of {NAMES[data.kind.kind]}"
+    model, each = data.fitted(theta), data.sums(theta)
+    found = Found(model, float(f), data.error, each, verdict, p, method, number, log, began_at)
+    return found, theta
 
 
 def _floating(a: Any) -> Array:

@@ -129,11 +129,15 @@ def _from_starts(
             done.append(climber.run())
         except NotIntegrable:
             continue
-    best = max(done, key=_height)
-    return best, _distinct_maxima(done)
+    best = max(done, key=height)
+    return best, distinct_maxima(done)
 
 
-def _height(found: Found) -> float:
+def height(found: Found) -> float:
+    """The log likelihood of a fit, by which the best is chosen; −∞ where there is none.
+
+    Example: `max(done, key=height)`.
+    """
     return found.log_likelihood if np.isfinite(found.log_likelihood) else -np.inf
 
 
@@ -145,9 +149,13 @@ def _units(climber: Climber) -> np.ndarray:
     return np.where(information > 0, 1 / np.sqrt(np.maximum(information, 1e-300)), 1.0)
 
 
-def _distinct_maxima(done: Sequence[Found]) -> Maxima:
+def distinct_maxima(done: Sequence[Found]) -> Maxima:
+    """The maxima that some fits ended in, best first, and how many ended in each.
+
+    Example: `distinct_maxima([found])` has one pair.
+    """
     maxima = Maxima()
-    for found in sorted(done, key=_height, reverse=True):
+    for found in sorted(done, key=height, reverse=True):
         if not np.isfinite(found.log_likelihood):
             continue
         slack = max(NEAR, 3 * np.nan_to_num(found.error), found.verdict.left)
