@@ -33,6 +33,10 @@ ROUNDS = 60
 MANY = 60
 """From how many parameters on no second derivative is taken."""
 
+MOST_RETURNS, FLAT = 2, 0.1
+"""How often parameters that ran off are brought back, and the nats that their return should change
+at most, by slope and curvature, where they are."""
+
 MOST_LOST = 5
 """How often a climb may step to where no grid does, before it ends."""
 
@@ -82,8 +86,16 @@ def _from_starts(
     data: "_Sequences", starts: int, seconds: float, watch: Callable[[Round], bool] | None
 ) -> list[Found]:
     """The climb from the start given, and those from starts around it and around where it led."""
-    first, found = data.theta, _climb(data, data.theta, seconds, watch)
-    done, end = [found[0]], found[1]
+    first, (found, end) = data.theta, _climb(data, data.theta, seconds, watch)
+    for _ in range(MOST_RETURNS):
+        again = _returned(data, first, end)
+        if again is None or found.verdict.why:
+            break
+        better, where = _climb(data, again, seconds, None)
+        if not better.log_likelihood > found.log_likelihood + 0.004 * data.p:
+            break
+        found, end = better._replace(began_at=found.began_at), where
+    done = [found]
     rng = np.random.default_rng([*np.asarray(jax.random.key_data(data.key)).ravel().tolist(), 1])
     units = data.units(end) if starts > 1 else np.zeros(data.p)
     for i in range(1, starts):
@@ -92,6 +104,23 @@ def _from_starts(
         with contextlib.suppress(NotIntegrable):
             done.append(_climb(data, (end if i % 2 else first) + away, seconds, None)[0])
     return done
+
+
+def _returned(data: "_Sequences", first: np.ndarray, end: np.ndarray) -> np.ndarray | None:
+    """θ with the parameters that have run off to where nothing depends on them back at their start.
+
+    A logit that went far to the wrong side has no slope and no curvature left to come back by,
+    which looks like a maximum. None where no parameter is so, or its return changes nothing.
+    """
+    if data.p > MANY or not np.isfinite(data.evaluate(end)[0]):
+        return None
+    f, g, _ = data.evaluate(end)
+    away = first - end
+    least = 1e-6 * (np.abs(away) + 1e-3) ** -2
+    curvature = np.diag(data.curvature(end, np.maximum(data.units(end) ** -2, least) ** -0.5))
+    flat = np.abs(g * away) + 0.5 * np.abs(curvature) * away**2 < FLAT
+    again = np.where(flat, first, end)
+    return again if abs(data.evaluate(again)[0] - f) > 2 * FLAT else None
 
 
 class _Sequences:
