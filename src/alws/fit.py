@@ -689,8 +689,8 @@ def _climb(
             elif is_long(started, precise):
                 if starts > 1:
                     raise ValueError(
-                        f"`starts` must be 1 for sequences without a filter, got {starts}. Fit from "
-                        "each start by itself."
+                        f"`starts` must be 1 for sequences without a filter, got {starts}. Fit "
+                        "from each start by itself."
                     )
                 given = prepared.problem.conditions
                 found = climb_windows(
