@@ -11,7 +11,17 @@ data.
 
 from collections.abc import Callable
 
-from known_maxima import counts, gaussian, grouped, items, mixtures, others, sequences, tails
+from known_maxima import (
+    counts,
+    gaussian,
+    grouped,
+    items,
+    mixtures,
+    others,
+    sequences,
+    tails,
+    unusual,
+)
 from known_maxima.base import Exact, Problem
 
 PROBLEMS: dict[str, Callable[[int], Problem]] = {
@@ -76,6 +86,14 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
     "chain_10000": sequences.chain_10000,
     "volatility": sequences.volatility,
     "ricker": sequences.ricker,
+    "shares": unusual.shares,
+    "choices": unusual.choices,
+    "catches": unusual.catches,
+    "visits": unusual.visits,
+    "probits": unusual.probits,
+    "loop": unusual.loop,
+    "long_walk": unusual.long_walk,
+    "coins": unusual.coins,
 }
 """Each problem by its name, as a function of a seed."""
 

@@ -56,6 +56,7 @@ from alws.maximum import (
     climb_filtered,
     climb_likelihood,
     climb_windows,
+    impossible,
     precise_data,
     watcher,
     weighted_log_likelihood,
@@ -720,26 +721,25 @@ def _climb(
                 return reason
         else:
             begun = started if isinstance(found, str) else found.model
-            with jax.enable_x64(True), one_lapack_thread():
-                scored = Scoring(
-                    begun,
+            scored = _scored(begun, precise, reason, prepared, key, log_prior, seconds / 2)
+            if isinstance(found, str):
+                found = scored
+            elif not math.isfinite(found.log_likelihood):  # there may be one where that ended
+                found, _ = climb_likelihood(
+                    scored.model,
                     precise,
                     key=key,
                     conditions=prepared.problem.conditions,
                     log_prior=log_prior,
-                    seconds=seconds / 2,
+                    seconds=seconds,
+                    watch=watch,
                 )
-                done = scored.run()
-            if isinstance(found, str) or done.verdict.trusted:
-                method = f"regression of the scores on {done.chosen} features, because {reason}"
-                nan = math.nan
-                each = np.zeros(0)
-                log = [*([] if isinstance(found, str) else found.log), *done.log]
-                found = Found(
-                    done.model, nan, nan, each, done.verdict, scored.p, method, len(done.log), log
-                )
+            elif scored.verdict.trusted:
+                found = scored._replace(log=[*found.log, *scored.log])
     assert not isinstance(found, str)
-    verdict = found.verdict.since(found.began_at, found.log_likelihood, found.error)
+    verdict = found.verdict
+    if found.log_likelihood < found.began_at:
+        verdict = verdict.since(found.began_at, found.log_likelihood, found.error)
     state = prepared.state._replace(model=found.model)
     numbers, heights = np.array(history or np.zeros((0, 2))).T
     return Result(
@@ -778,6 +778,33 @@ def opened(fitted: Any) -> tuple[Any, Range | None]:
     if isinstance(fitted, Result):
         return fitted.model, fitted.conditions
     return fitted, None
+
+
+def _scored(
+    model: AnyModel,
+    data: PyTree,
+    reason: str,
+    prepared: Prepared,
+    key: Key[Array, ""],
+    log_prior: Callable[[Any], Array] | None,
+    seconds: float,
+) -> Found:
+    """The fit by regressed scores, and why it was made so."""
+    given = prepared.problem.conditions
+    with jax.enable_x64(True), one_lapack_thread():
+        scoring = Scoring(
+            model, data, key=key, conditions=given, log_prior=log_prior, seconds=seconds
+        )
+        done = scoring.run()
+    verdict, method = done.verdict, f"regression of the scores on {done.chosen} features"
+    lost = impossible(done.model, data, key) if verdict.trusted and given is None else 0
+    if lost:
+        why = f"no simulated latent gives {lost} of the data any density"
+        verdict = verdict._replace(trusted=False, why=why)
+    return Found(
+        done.model, math.nan, math.nan, np.zeros(0), verdict, scoring.p,
+        f"{method}, because {reason}", len(done.log), done.log,
+    )  # fmt: skip
 
 
 def _filtered(

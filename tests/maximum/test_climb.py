@@ -11,7 +11,7 @@ from jax.scipy.stats import norm
 from scipy.stats import multivariate_normal
 
 import alws
-from alws.maximum import Climber, NotIntegrable
+from alws.maximum import Climber, NotIntegrable, Scoring, impossible
 from alws.maximum.latents import describe
 from alws.state_space.filters import find_filter, increments
 from alws.state_space.model import Path
@@ -196,3 +196,84 @@ def test_a_long_sequence_is_fitted_to_its_maximum(key):
     assert result.verdict.trusted
     assert dense(np.asarray(x), float(result.model.log_noise)) > best - 0.01
     assert [number for _, number in result.maxima] == [3]
+
+
+class Two(eqx.Module):
+    """Two clusters on the line, their spreads known."""
+
+    logit: jax.Array
+    means: jax.Array
+
+    def sample(self, key):
+        first, second = jax.random.split(key)
+        z = jax.random.bernoulli(first, jax.nn.sigmoid(self.logit)).astype(int)
+        return z, self.means[z] + jax.random.normal(second)
+
+    def log_joint(self, z, x):
+        prior = jnp.where(z > 0, jax.nn.log_sigmoid(self.logit), jax.nn.log_sigmoid(-self.logit))
+        return prior + norm.logpdf(x, self.means[z])
+
+
+def test_a_cluster_that_has_died_out_is_told():
+    data = np.random.default_rng(0).normal(size=50)
+    start = Two(jnp.array(0.0), jnp.array([0.0, 1e4]))
+    with pytest.warns(RuntimeWarning, match="play no part any more"):
+        result = alws.fit(start, data, key=jax.random.key(0))
+    assert result.verdict.idle == 1
+    assert not result.verdict.trusted
+    np.testing.assert_allclose(result.model.means[0], data.mean(), atol=1e-3)
+
+
+class Waits(eqx.Module):
+    """Exponential waiting times, their rate log-normal: none is negative."""
+
+    level: jax.Array
+
+    def sample(self, key):
+        first, second = jax.random.split(key)
+        z = jnp.exp(self.level + jax.random.normal(first))
+        return z, jax.random.exponential(second) / z
+
+    def log_joint(self, z, x):
+        return dist.LogNormal(self.level, 1.0).log_prob(z) + jnp.where(
+            x >= 0, jnp.log(z) - z * x, -jnp.inf
+        )
+
+
+def test_data_that_no_latent_explains_are_counted(key):
+    data = np.array([0.5, -1.0, 2.0, -0.1])
+    assert impossible(Waits(jnp.array(0.0)), data, key) == 2
+    assert impossible(Waits(jnp.array(0.0)), np.abs(data), key) == 0
+
+
+class Sum(eqx.Module):
+    """Two hundred numbers, of which only a noisy sum is seen: `rounded` where they are signs."""
+
+    log_scale: jax.Array
+    rounded: bool = eqx.field(static=True)
+
+    def sample(self, key):
+        first, second = jax.random.split(key)
+        z = jax.random.normal(first, (200,))
+        z = jnp.sign(z - self.log_scale) if self.rounded else jnp.exp(self.log_scale) * z
+        return z, z.sum() / 10 + jax.random.normal(second)
+
+    def log_joint(self, z, x):
+        on, off = norm.logcdf(-self.log_scale), norm.logcdf(self.log_scale)
+        signs = jnp.where(z > 0, on, off)
+        each = signs if self.rounded else norm.logpdf(z, 0.0, jnp.exp(self.log_scale))
+        return each.sum() + norm.logpdf(x, z.sum() / 10)
+
+
+@pytest.mark.slow
+def test_long_simulations_are_differentiated_along_their_paths_where_these_have_slopes(key):
+    data = 3 * np.random.default_rng(0).normal(size=300)
+    with jax.enable_x64(True):
+        smooth = Scoring(Sum(jnp.array(0.0), False), data, key=key)
+        smooth.first_choice()
+        assert smooth.columns.paths
+        signs = Scoring(Sum(jnp.array(0.0), True), data, key=key)
+        signs.first_choice()
+        assert not signs.columns.paths
+        scale = np.exp(float(smooth.run().model.log_scale))
+    np.testing.assert_allclose(2 * scale**2 + 1, data.var() + data.mean() ** 2, rtol=0.05)

@@ -2,7 +2,7 @@
 
 from alws.maximum.filtered import climb_filtered
 from alws.maximum.maximise import Climber, Found, NotIntegrable, Round
-from alws.maximum.scoring import Scoring
+from alws.maximum.scoring import Scoring, impossible
 from alws.maximum.sequences import WindowScoring, climb_windows
 from alws.maximum.starts import Maxima, climb_likelihood, precise_data, watcher
 from alws.maximum.verdict import Verdict
@@ -21,6 +21,7 @@ __all__ = [
     "climb_filtered",
     "climb_likelihood",
     "climb_windows",
+    "impossible",
     "precise_data",
     "watcher",
     "weighted_log_likelihood",

@@ -54,6 +54,9 @@ MOST_NUMBERS, MOST_CURVATURES = 2e9, 2e8
 """The most numbers that points, and that curvatures, may hold."""
 
 
+RARE = 3
+"""The most draws in which a parameter that plays no part any more may have a score."""
+
 DONE = "done"
 """How a climb ends that came to its end."""
 
@@ -148,6 +151,7 @@ class Climber:
         self.metric: dict[str, Metric] = {}
         self.whole: np.ndarray | None = None
         self.room, self.least, self.last, self.at = 0, np.zeros(self.p), np.inf, Standing()
+        self.played, self.idle = np.zeros(self.p, bool), 0
 
         def draw(theta: Array, keys: Array, conditions: PyTree) -> tuple:
             args = (keys, conditions) if self.conditioned else (keys,)
@@ -386,6 +390,9 @@ class Climber:
         some = jax.tree.map(lambda a: a[:n], (self.z, self.simulated))
         s = np.asarray(self.machine.complete(self.theta, *some), np.float64)
         whole = self.total * s.T @ s / n
+        active = (np.abs(s) > 1e-12 * np.abs(s).max(axis=0)).sum(axis=0) > RARE
+        self.played |= active
+        self.idle = int((self.played & ~active).sum())
         points = self.place(self.theta, self.propose(self.theta)[2], self.design())
         s = np.asarray(self.machine.scores(self.theta, self.obs, points), np.float64)
         s = np.where(np.isfinite(s), s, 0.0)
@@ -648,7 +655,8 @@ class Climber:
             why = ""
             left = max(left, min(slope, self.last))
             most = max(3 * left, 3 * slope, min(most, 10 * slope))
-        verdict = Verdict(float(left), float(most), bool(not why and most < 0.2 * free), why)
+        trusted = bool(not why and most < 0.2 * free and not self.idle)
+        verdict = Verdict(float(left), float(most), trusted, why, idle=self.idle)
         error = float(fs.std(ddof=1) / self.sets**0.5)
         return Found(
             self.fitted(),

@@ -13,6 +13,10 @@ of one observation as the features see it, so that θ + I⁻¹ĝ is a step of Fi
 
 With conditions an observation is the pair (condition, x). Sleep samples are drawn under conditions
 in the data's own proportions, and one regression serves all of them.
+
+Where x tells next to nothing of what the scores of a long simulation are made of, Cov(φ, s) drowns
+in their noise. As it is ∇_θ E[φ], it is then taken along the simulator's own paths, the mean of
+∇_θ φ(x_n) at the same random numbers, if simulations show that both agree.
 """
 
 import math
@@ -40,6 +44,7 @@ from alws.model import (
     draw,
     has_likelihood,
     log_joint,
+    sample,
     separated,
     simulate,
 )
@@ -129,6 +134,8 @@ def _location_and_scale(a: Float[Array, "batch columns"]) -> tuple[Array, Array]
 class Moments(NamedTuple):
     """Means over N sleep samples of products of features φ and scores s, and φ̄* over the data.
 
+    `slope` is ∇_θ φ̄ along the simulator's paths, without columns where it is not asked for.
+
     The last three are for samples in groups that depend on each other, such as the times of a
     sequence: with Φ the sum of a group's features, each times the root of its weight, and c that of
     these roots, ΣΦΦᵀ, ΣcΦ and Σc² over groups. Of independent samples they are φφᵀ, φ and 1.
@@ -145,6 +152,7 @@ class Moments(NamedTuple):
     sum_sum: Float[Array, "d d"]
     sum: Float[Array, " d"]
     square: Float[Array, ""]
+    slope: Float[Array, "d p"] = np.zeros((0, 0))  # pyright: ignore
 
 
 class Frame(NamedTuple):
@@ -176,6 +184,7 @@ class Columns:
     products: bool
     waves: int
     posterior: int
+    paths: bool = False
     seed: int = 0
     condition: Pooled | None = None
 
@@ -228,11 +237,19 @@ def moments(
     )
     phi = (raw - frame.location) / frame.scale
     data = jnp.concatenate(list(columns.groups(model, x, frame).values()), axis=1)
+
+    def along(theta: Array) -> Array:
+        own = unflatten(theta)
+        _, x_n = jax.vmap(partial(sample, own))(jax.random.split(key, size))
+        raw = jnp.concatenate(list(columns.groups(model, x_n, frame).values()), axis=1)
+        return (jnp.where(good, raw, 0.0) / frame.scale).mean(axis=0)
+
+    slope = jax.jacfwd(along)(theta) if columns.paths else jnp.zeros((phi.shape[1], 0))
     second, mean = phi.T @ phi / size, phi.mean(axis=0)
     found = Moments(
         jnp.asarray(size, s.dtype), 1 - good.mean(), mean, s.mean(axis=0),
         second, phi.T @ s / size, s.T @ s / size,
-        share @ ((data - frame.location) / frame.scale), second, mean, jnp.ones((), s.dtype),
+        share @ ((data - frame.location) / frame.scale), second, mean, jnp.ones((), s.dtype), slope,
     )  # fmt: skip
     return found, Frame(*entries_frame(entries), *_location_and_scale(raw))  # pyright: ignore
 
@@ -253,7 +270,9 @@ class Fitted:
     def __init__(self, m: Moments, columns: np.ndarray, ridge: float = 1e-7):
         self.columns = columns
         cov = m.phi_phi[np.ix_(columns, columns)] - np.outer(m.phi[columns], m.phi[columns])
-        cross = m.phi_s[columns] - np.outer(m.phi[columns], m.s)
+        paths = m.slope.shape[1] > 0
+        covariance = m.phi_s[columns] - np.outer(m.phi[columns], m.s)
+        cross = m.slope[columns] if paths else covariance
         deviation = np.sqrt(np.maximum(np.diag(cov), 0))
         self.live = deviation > 1e-9
         scale = np.where(self.live, deviation, np.inf)
@@ -263,7 +282,10 @@ class Fitted:
         solved = cho_solve(self.factor, cross / scale[:, None])
         self.b = solved / scale[:, None]
         self.freedom = float(np.sum(cho_solve(self.factor, gram).diagonal()))
-        self.complete, self.number = m.s_s, m.number
+        self.complete, self.number, self.paths = m.s_s, m.number, paths
+        if paths:  # nothing of the complete data's noise is in it
+            self.information, self.complete = self.b.T @ cov @ self.b, _along_paths(m)
+            return
         rest = m.s_s - np.outer(m.s, m.s) - self.b.T @ cov @ self.b
         crossed = np.outer(m.sum - m.square * m.phi / 2, m.phi)
         spread = (m.sum_sum - crossed - crossed.T)[np.ix_(columns, columns)]
@@ -273,12 +295,22 @@ class Fitted:
 
     def gradient(self, m: Moments) -> tuple[Any, Any]:
         """Bᵀ(φ̄* − φ̄) and s̄ of these sleep samples."""
-        return (m.target - m.phi)[self.columns] @ self.b, m.s
+        mean = np.zeros_like(m.s) if self.paths else m.s
+        return (m.target - m.phi)[self.columns] @ self.b, mean
 
     def distance(self, m: Moments) -> float:
         """How far the data's means are from the model's, (φ̄* − φ̄)ᵀ Cov(φ)⁻¹ (φ̄* − φ̄)."""
         d = (m.target - m.phi)[self.columns] / self.scale
         return float(d @ cho_solve(self.factor, d))
+
+
+def _along_paths(m: Moments) -> np.ndarray:
+    """Twice what all columns tell, in place of the complete data's information."""
+    cov, slope = np.asarray(m.phi_phi) - np.outer(m.phi, m.phi), np.asarray(m.slope)
+    variances = np.diag(cov)
+    solid = cov + np.diag(np.where(variances > 1e-18, 1e-3 * variances, 1.0))
+    told = slope.T @ np.linalg.solve(solid, slope)
+    return 2 * told + 1e-6 * np.diag(np.diag(told)) + 1e-200 * np.eye(len(told))
 
 
 class Metric:
@@ -340,6 +372,12 @@ BLOCK = 1024
 
 RIDGES = (1e-3, 1e-7)
 """Relative to a variance of 1."""
+
+LITTLE = 0.01
+"""The least share of the complete information that regressed scores can be trusted with."""
+
+MOST_PATHS = 50
+"""The most parameters that a simulation is differentiated in."""
 
 POSTERIOR = 64
 """How many latents the features of `Posterior` weigh."""
@@ -501,7 +539,7 @@ class Scoring:
 
     def ran_off(self, m: Moments) -> bool:
         """Whether θ has gone where draws have no finite scores, or none that tell anything."""
-        arrays = (m.phi, m.s_s, m.phi_phi, m.target)
+        arrays = (m.phi, m.s_s, m.phi_phi, m.target, m.slope)
         return not (all(np.isfinite(a).all() for a in arrays) and m.bad < 0.5 and m.s_s.any())
 
     def choose(self, blocks: int = 8) -> str:
@@ -518,8 +556,9 @@ class Scoring:
 
         so that a fine one drowned in its noise accuses none. Regressions in whose features the
         data's means are further off than a few deviations of one draw extrapolate, and are left
-        out. The noise, from replicates that leave out a quarter of the draws in turn, counts as
-        that of a mean over so many `steps` of a fit, or as it is if that is 0.
+        out; not along paths, where a far mean is a reason to go on. The noise, from replicates that
+        leave out a quarter of the draws in turn, counts as that of a mean over so many `steps` of a
+        fit, or as it is if that is 0.
         """
         parts = [pool(runs[i::4]) for i in range(4)]
         sets = [pool(runs), *(pool(parts[:i] + parts[i + 1 :]) for i in range(4))]
@@ -530,9 +569,11 @@ class Scoring:
         near = [
             n
             for n in fits
-            if far[n] < max(5 + 2 * fits[n][0].freedom / self.total, 4 * min(far.values()))
+            if self.columns.paths
+            or far[n] < max(5 + 2 * fits[n][0].freedom / self.total, 4 * min(far.values()))
         ]
         metric = Metric(fits[near[-1]][0], self.total, prior=self.slope())
+        self.least_told = float(metric.share.min())
         self.known = max(self.known, int(metric.known.sum()))
         g = {
             n: np.array([metric.gradient(f, m) for f, m in zip(fs, sets, strict=True)])
@@ -580,10 +621,38 @@ class Scoring:
         """Blocks a step takes."""
         return int(np.clip(np.ceil(2 * len(self.candidates[name][0]) / BLOCK), 1, 4))
 
+    def first_choice(self) -> str:
+        """The first regression; along the simulator's paths where scores tell too little."""
+        self.radius, self.held, self.runaways, self.slow, self.known = 0.5, self.theta, 0, 1.0, 0
+        name = self.choose()
+        if self.least_told > LITTLE or self.p > MOST_PATHS or self.conditioned:
+            return name
+        before = self.columns
+        self.columns, self.compiled = replace(before, posterior=0, paths=True), {}
+        self.plan()
+        self.reframe()
+        if self.paths_agree(self.look(False, 8)):
+            self.say("along the simulator's paths")
+        else:
+            self.columns, self.compiled = before, {}
+            self.plan()
+        self.known = 0
+        return self.choose()
+
+    def paths_agree(self, runs: list[Moments]) -> bool:
+        """Whether ∇_θ E[φ] along paths is what Cov(φ, s) says, as far as its noise lets one see."""
+        slopes = np.array([m.slope for m in runs])
+        if not (np.isfinite(slopes).all() and slopes.any(axis=(0, 1)).all()):
+            return False
+        by_scores = np.array([m.phi_s - np.outer(m.phi, m.s) for m in runs])
+        apart = by_scores - slopes
+        t = apart.mean(axis=0) / (apart.std(axis=0, ddof=1) / len(runs) ** 0.5 + 1e-12)
+        self.say("paths and scores differ by", f"{(t**2).mean(axis=0).max():.3g}")
+        return bool((t**2).mean(axis=0).max() < 4)
+
     def run(self) -> Scored:
         """Choose a regression, search, average, judge; again while time is left."""
-        self.radius, self.held, self.runaways, self.slow, self.known = 0.5, self.theta, 0, 1.0, 0
-        name, verdict = self.choose(), Verdict(0.0, np.inf, False, "no time was left")
+        name, verdict = self.first_choice(), Verdict(0.0, np.inf, False, "no time was left")
         for _ in range(4):
             for _ in range(3):
                 self.search(name)
@@ -603,8 +672,7 @@ class Scoring:
 
     def verdict(self) -> Verdict:
         """The verdict on the model as it came, without a step."""
-        self.radius, self.held, self.runaways, self.slow, self.known = 0.5, self.theta, 0, 1.0, 0
-        return self.judge(self.choose())[0]
+        return self.judge(self.first_choice())[0]
 
     def steps(self, name: str, rate: float) -> Iterator[tuple]:
         """Endless (moments, fitted, metric, gradient), B averaged over the last 1/rate steps."""
@@ -726,3 +794,27 @@ def _mix(old: Moments, new: Moments, rate: float) -> Moments:
 def _double(a: Any) -> np.ndarray:
     a = np.asarray(a)
     return a.astype(np.float64) if np.issubdtype(a.dtype, np.floating) else a
+
+
+def impossible(
+    model: AnyModel, data: PyTree, key: Key[Array, ""], draws: int = 1000, most: int = 500
+) -> int:
+    """How many of the first `most` data have no density with any of so many simulated latents.
+
+    The regression never asks for the density of the data themselves, so it would not notice.
+
+    Example: `impossible(model, data, jax.random.key(0))` is 0 for data that the model can make.
+    """
+    z = draw(model, key, draws)[0].z
+    own = jax.eval_shape(lambda k: sample(model, k).x, key)
+    some = jax.tree.map(lambda a, x: jnp.asarray(np.asarray(a)[:most], x.dtype), data, own)
+
+    @jax.jit
+    def none(z: PyTree, x: PyTree) -> Array:
+        return jax.lax.map(lambda x: ~_finite(model, z, x).any(), x, batch_size=64).sum()
+
+    return int(none(z, some))
+
+
+def _finite(model: AnyModel, z: PyTree, x: PyTree) -> Array:
+    return jnp.isfinite(jax.vmap(lambda z: log_joint(model, z, x))(z))

@@ -14,7 +14,9 @@ class Verdict(NamedTuple):
 
     `trusted` says whether the fit is near enough a maximum to be used: the bound is below a fifth
     of a nat for every free parameter. Where nothing can be told, `why` says why not. `fallen` has
-    the nats by which the fit ended below its start, and is 0 where it did not.
+    the nats by which the fit ended below its start, and is 0 where it did not. `idle` counts the
+    parameters that play no part in what the fitted model simulates: the means of a cluster that has
+    died out, say. Such a fit may be at a maximum, but other starts are likely to lead higher.
 
     Example: `str(result.verdict)` is "within 0.3 nats of a maximum (at most 0.9)" or the like.
     """
@@ -24,11 +26,15 @@ class Verdict(NamedTuple):
     trusted: bool
     why: str
     fallen: float = 0.0
+    idle: int = 0
 
     def __str__(self) -> str:
         if self.fallen:
             ended = f"ended {self.fallen:.2g} nats below its start"
             return f"{ended}, {self._replace(fallen=0.0)}"
+        if self.idle and not self.why:
+            gone = f"{self.idle} parameters play no part any more, other starts may lead higher"
+            return f"{gone}; {self.left:.2g} to {self.most:.2g} nats are left here"
         if self.why:
             return f"cannot tell, because {self.why}"
         if self.trusted and self.most < LEAST_SAID:
