@@ -20,7 +20,7 @@ import alws
 OUTCOMES = {
     "gaussian": lambda line, extra, rows: dist.Normal(line, jnp.exp(extra)),
     "bernoulli": lambda line, extra, rows: dist.Bernoulli(logits=line),
-    "binomial": lambda line, extra, rows: dist.Binomial(rows["trials"], logits=line),
+    "binomial": lambda line, extra, rows: dist.Binomial(rows["trials"].astype(int), logits=line),
     "poisson": lambda line, extra, rows: dist.Poisson(jnp.exp(line)),
     "negative binomial": lambda line, extra, rows: dist.NegativeBinomial2(
         jnp.exp(line), jnp.exp(extra)
