@@ -250,6 +250,12 @@ class ProgressBar:
 MANY_REFUSED = 0.1
 """The share of refused steps from which on a fit is not to be trusted."""
 
+MANY_OUTSIDE = 0.5
+"""The share of the data outside the sleep samples from which on a fit is not to be trusted."""
+
+FEWEST_STEPS = 50
+"""How many steps a fit takes, at least, that is to come anywhere."""
+
 MANY_REPLACED = 0.01
 """The share of replaced draws from which on a fit is not to be trusted."""
 
@@ -312,6 +318,24 @@ def warn_of_replaced(replaced: int, draws: int) -> None:
             "were not, and copies of finite ones took their places. What was fitted is the model "
             "without those draws, so its parameters may be wrong. Check `sample` where its numbers "
             "overflow (exp, division, powers), or keep them in bounds.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def warn_of_outside(share: float, steps: int) -> None:
+    """Say so when most of the data lie where the model draws nothing: the regression extrapolates.
+
+    Of a fit of a few steps nothing else is to be expected, and nothing is said.
+
+    Example: `warn_of_outside(result.diagnostics["outside"], result.steps)`.
+    """
+    if share > MANY_OUTSIDE and steps >= FEWEST_STEPS:
+        warnings.warn(
+            f"the data should lie among the draws from the model; at the end {share:.0%} of them "
+            "lie outside, where the regression can only guess: the fit may be far from a maximum. "
+            "Start from parameters whose draws look like the data, bring the data to the model's "
+            "scale, or take more steps; `result.verdict` says how many nats are left.",
             RuntimeWarning,
             stacklevel=4,
         )

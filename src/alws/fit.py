@@ -29,6 +29,7 @@ from alws.callbacks import (
     ProgressBar,
     Report,
     checked,
+    warn_of_outside,
     warn_of_refusals,
     warn_of_replaced,
 )
@@ -1002,6 +1003,7 @@ def _wake_sleep(
     )
     if devices.is_first():
         warn_of_refusals(result.diagnostics, result.steps)
+        warn_of_outside(result.diagnostics["outside"], result.steps)
         phases = result.steps * (prepared.problem.batch_size if separate else 1)
         draws = phases * settings.sleep_samples
         warn_of_replaced(int(result.diagnostics["replaced_draws"]), draws)

@@ -56,6 +56,20 @@ MOST_NUMBERS, MOST_CURVATURES = 2e9, 2e8
 
 RARE = 3
 """The most draws in which a parameter that plays no part any more may have a score."""
+UNTOLD = 1e-6
+"""The share of the complete information below which the data tell nothing of a parameter."""
+
+LEAPS = [sign * n for n in (1, 2, *range(4, 68, 4)) for sign in (1, -1)]
+"""How far a parameter is moved of which the data tell nothing, in units of a complete observation.
+
+Steps of 4 do not pass over a scale that would fit, of which the logarithm is the parameter.
+"""
+
+SHARP = 1e5
+"""How many times the precision of numbers a posterior must be wide."""
+
+FEW = 0.01
+"""The share of observations that may be treated badly."""
 
 DONE = "done"
 """How a climb ends that came to its end."""
@@ -536,6 +550,8 @@ class Climber:
                 return at._replace(tries=0)
         if not at.shaken and self.shake(evaluate, f, solve, radius):
             return at._replace(shaken=True, pairs=[], tries=0)
+        if not at.shaken and self.leap(f):
+            return Standing(at.number, before=float(f), shaken=True)
         return at._replace(shaken=True, ended=DONE)
 
     def expect(self, f: float, share: float, points: tuple) -> float:
@@ -586,6 +602,39 @@ class Climber:
             self.theta = new
             return True
         return False
+
+    def leap(self, f: float) -> bool:
+        """Whether log p̂ is higher far along a parameter that the data do not tell; θ goes there.
+
+        A scale near 0 is such a parameter: its slope, too, is 0 there.
+        """
+        whole, told = np.diag(self.whole), np.abs(np.diag(self.observed))
+        standing = self.theta, self.mode, self.shape
+        best, highest = None, f + self.tolerance
+        for i in np.flatnonzero((told < UNTOLD * whole) & (whole > 0)):
+            for distance in LEAPS:
+                if self.late():
+                    break
+                self.theta = standing[0].copy()
+                self.theta[i] += distance * (self.total / whole[i]) ** 0.5
+                self.restart()
+                self.adapt()
+                height = self.evaluation([self.design()])(self.theta)[0]
+                higher = np.isfinite(height) and height > highest
+                if higher and not self.share_too_sharp() > FEW:
+                    best, highest = (self.theta, self.mode, self.shape), height
+        self.theta, self.mode, self.shape = best or standing
+        if best is not None:
+            self.say(f"leapt from {f:.4f} to {highest:.4f}")
+        return best is not None
+
+    def share_too_sharp(self) -> float:
+        """The share of posteriors so narrow that rounding decides where in them a point lies."""
+        proposal = self.propose(self.theta)[2]
+        width = np.linalg.norm(np.asarray(proposal.root), axis=-1)
+        where = 1 + np.abs(np.asarray(proposal.mean))
+        finest = SHARP * np.finfo(np.asarray(proposal.mean).dtype).eps
+        return float((width < finest * where).any(axis=-1)[:, np.asarray(self.grid.live)].mean())
 
     def temperature(self, f: float) -> float:
         """How far the data lie below the simulated log likelihoods, in what these spread.
@@ -648,6 +697,8 @@ class Climber:
             left, most = left + bias, most + 2 * bias
             if missed > 0.02 and not why:
                 why = f"the points miss {missed:.0%} of the latents of simulated data"
+            if self.share_too_sharp() > FEW and not why:
+                why = "posteriors are too narrow for the precision of numbers"
             if shares.mean() < 0.01 and not why:
                 why = "a few points carry all the weight"
         self.say(f"verdict from { ({k: float(f'{v:.3g}') for k, v in notes.items()}) }")
