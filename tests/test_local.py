@@ -13,7 +13,8 @@ import alws
 from alws.estimates import Joint, Local, spread_evenly
 from alws.features import Network
 from alws.regressions import KernelRidge, LinearReadout
-from alws.state_space.filters import find_filter, increments
+from alws.state_space.filters import increments
+from alws.state_space.kinds import find_filter
 
 
 class Walk(alws.StateSpace):

@@ -43,7 +43,7 @@ from alws.devices import (
     over_devices,
     using,
 )
-from alws.estimates import Estimate, Joint, Natural
+from alws.estimates import Estimate, Joint, Local, Natural
 from alws.features import Chain, Features, Identity, Linear, Standardise, follow
 from alws.kernels.stationary import SquaredExponential
 from alws.maximum import (
@@ -111,7 +111,8 @@ class Settings:
     Arguments:
         regression: the regression of J, or a recipe that makes one for the data; kernel ridge
             regression on the data as they are by default.
-        estimate: how J is written as one: `Natural` if the model gives a likelihood, else `Joint`.
+        estimate: how J is written as one: `Natural` if the model gives a likelihood, `Local` for
+            sequences of more than 8 times and no regression of your own, else `Joint`.
         optimiser: any optax transformation, on θ; by default Adam in natural units, its rate
             falling over the fit's steps.
         sleep_samples: N of Algorithm 1.
@@ -433,7 +434,8 @@ def _resolve(
 
     Of the conditions there are the first, and all of them as the regression sees them.
     """
-    estimate = settings.estimate or default_estimate(model)
+    windows = settings.regression is None and is_long(model, data)
+    estimate = settings.estimate or (Local() if windows else default_estimate(model))
     first, every = conditions
     estimate.check(model, shape_of_draw(model, key, first), first)
     data = estimate.views(model, data, every, key)
@@ -664,8 +666,8 @@ def _climb(
     at_least("checkpoint_every", checkpoint_every, 1)
     checkpoints.check_standing(checkpoint, resume)
     prepared = prepare(
-        model, data, key=key, steps=1, conditions=conditions, log_prior=log_prior,
-        batch_size=batch_size,
+        model, data, key=key, steps=1, settings=_for_checks(model, data), conditions=conditions,
+        log_prior=log_prior, batch_size=batch_size,
     )  # fmt: skip
     origin = {}
     if checkpoint is not None:
@@ -840,6 +842,20 @@ def _filtered(
         )
     except NotIntegrable:
         return None
+
+
+def _for_checks(model: AnyModel, data: PyTree) -> Settings:
+    """Settings by which a model is checked before a climb: long sequences are drawn less often."""
+    leaves = jax.tree.leaves(data)
+    shape = np.shape(leaves[0]) if leaves else ()
+    if not isinstance(model, StateSpace) or len(shape) < 2:
+        return Settings()
+    number = np.clip(MOST_CHECKED // max(shape[1], 1), FEWEST_SLEEP_SAMPLES, 1000)
+    return Settings(sleep_samples=int(number))
+
+
+MOST_CHECKED = 1_000_000
+"""How many times, in all sequences, are drawn to check a model."""
 
 
 def is_long(model: AnyModel, data: PyTree) -> TypeGuard[StateSpace]:

@@ -97,6 +97,10 @@ def climb_windows(
         start, doubt = by_particles(model, scoring, key) if few else (-math.inf, 0.0)
     method = f"regression of the scores of times on windows ({done.chosen})"
     began = start - 4 * doubt
+    if not few:
+        raise NotIntegrable(f"no likelihood of {scoring.total} times checks a fit by windows")
+    if not value > began:
+        raise NotIntegrable(f"a fit by windows ended at {value:.1f}, below its start, {start:.1f}")
     told = np.zeros(0), done.verdict, scoring.p, method, len(done.log), done.log
     return Found(done.model, value, error, *told, began)
 
