@@ -53,9 +53,9 @@ MOST_POINTS, MOST_SETS = 1024, 8
 MOST_NUMBERS, MOST_CURVATURES = 2e9, 2e8
 """The most numbers that points, and that curvatures, may hold."""
 
-
 RARE = 3
 """The most draws in which a parameter that plays no part any more may have a score."""
+
 UNTOLD = 1e-6
 """The share of the complete information below which the data tell nothing of a parameter."""
 
@@ -608,6 +608,7 @@ class Climber:
 
         A scale near 0 is such a parameter: its slope, too, is 0 there.
         """
+        assert self.whole is not None
         whole, told = np.diag(self.whole), np.abs(np.diag(self.observed))
         standing = self.theta, self.mode, self.shape
         best, highest = None, f + self.tolerance
