@@ -83,7 +83,8 @@ def same(folder: Path, whole: Path) -> None:
 def kill_often(fits, whole: Path, folder: Path, kind: str, seed: int, times: int) -> None:
     """Kill a fit at random moments of its course, and twice while it writes a checkpoint."""
     dice, reports = random.Random(seed), len((whole / "metrics.jsonl").read_text().splitlines())
-    for moment in sorted(dice.choices(range(1, reports), k=times)):
+    early = range(1, max(2, 2 * reports // 3))  # a checkpoint is still to be written after these
+    for moment in sorted(dice.choices(early, k=times)):
         fits.run(
             folder,
             kind,
