@@ -70,7 +70,8 @@ def test_narrow_windows_have_part_of_what_wide_ones_have():
     view = view_windows(x, None, jnp.arange(30) % 5 > 0, 8)
     plan = Plan.make(Entries(8, 30), (2, 4, 8), view)
     frame_of = np.ones(len(plan.reach))
-    frame = Frame(*[jnp.asarray(frame_of)] * 4, jnp.zeros(()), jnp.ones(()))
+    one = jnp.asarray(frame_of)
+    frame = Frame(one, one, one, one, jnp.zeros(1), jnp.ones(1))
     groups, at, start = plan.groups(view, frame), {}, 0
     for name, a in groups.items():
         at[name] = np.arange(start, start + a.shape[1])
@@ -152,7 +153,7 @@ def test_a_fit_by_windows_ends_at_the_maximum():
     with jax.enable_x64(True), one_lapack_thread():
         x = true.sample(jax.random.key(3))[1][None]
         kind = find_filter(start, jax.random.key(0))
-        best = climb_filtered(start, x, None, kind, key=jax.random.key(0))
+        best, _ = climb_filtered(start, x, None, kind, key=jax.random.key(0))
         done = WindowScoring(start, x, None, key=jax.random.key(0)).run()
         reached = float(increments(done.model, kind, x[0]).sum())
         gap = best.log_likelihood - reached
