@@ -8,6 +8,7 @@ import datetime
 import decimal
 import io
 import json
+import re
 import traceback
 import warnings
 import zipfile
@@ -820,7 +821,9 @@ def test_every_kind_of_wrong_data_is_refused_by_every_function(call, name):
         throw(call, name, Thing(kind, value))
 
 
-@pytest.mark.parametrize("given", MODELS + DENSITIES, ids=lambda given: given.name)
+@pytest.mark.parametrize(
+    "given", MODELS + DENSITIES, ids=lambda given: re.sub(" at 0x.*", ">", given.name)
+)
 def test_what_is_no_model_is_refused_by_every_fit(given):
     for call in CALLS:
         if call.name in ("prepare", "fit", "fit that chooses"):
