@@ -821,9 +821,7 @@ def test_every_kind_of_wrong_data_is_refused_by_every_function(call, name):
         throw(call, name, Thing(kind, value))
 
 
-@pytest.mark.parametrize(
-    "given", MODELS + DENSITIES, ids=lambda given: re.sub(" at 0x.*", ">", given.name)
-)
+@pytest.mark.parametrize("given", MODELS + DENSITIES, ids=lambda g: re.sub(" at 0x.*", "", g.name))
 def test_what_is_no_model_is_refused_by_every_fit(given):
     for call in CALLS:
         if call.name in ("prepare", "fit", "fit that chooses"):

@@ -220,6 +220,7 @@ def test_a_run_that_was_killed_goes_on_with_whole_metrics(tmp_path):
     assert whole.count("\n") == 2
     path.write_text(whole[:-5])
     seconds.write_text('{"seconds": 3600.0}')
+    (tmp_path / "run" / "claims.json").unlink()
     resume(toys, tmp_path / "run")
     assert path.read_text() == whole
     assert 3600 <= json.loads(seconds.read_text())["seconds"] < 3700
