@@ -406,6 +406,9 @@ class Scoring:
     Example: `Scoring(model, data, key=jax.random.key(0)).run().model`.
     """
 
+    FOLLOWS_PATHS = True
+    """Whether moments may be differentiated along the simulator's paths."""
+
     def __init__(
         self,
         model: AnyModel,
@@ -625,7 +628,8 @@ class Scoring:
         """The first regression; along the simulator's paths where scores tell too little."""
         self.radius, self.held, self.runaways, self.slow, self.known = 0.5, self.theta, 0, 1.0, 0
         name = self.choose()
-        if self.least_told > LITTLE or self.p > MOST_PATHS or self.conditioned:
+        told = self.least_told > LITTLE
+        if told or self.p > MOST_PATHS or self.conditioned or not self.FOLLOWS_PATHS:
             return name
         before = self.columns
         self.columns, self.compiled = replace(before, posterior=0, paths=True), {}

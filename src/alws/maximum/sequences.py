@@ -331,6 +331,8 @@ class WindowScoring(Scoring):
     Example: `WindowScoring(model, x, None, key=jax.random.key(0)).run().model`.
     """
 
+    FOLLOWS_PATHS = False
+
     def __init__(
         self,
         model: StateSpace,
