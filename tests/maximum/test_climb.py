@@ -7,12 +7,14 @@ import numpy as np
 import numpyro.distributions as dist
 import optax
 import pytest
+from exact.base import sample_many
+from exact.hidden_markov import HiddenMarkov
 from jax.scipy.stats import norm
 from scipy.stats import multivariate_normal
 
 import alws
 from alws.maximum import Climber, NotIntegrable, Scoring, impossible
-from alws.maximum.latents import describe
+from alws.maximum.latents import describe, position_of
 from alws.state_space.filters import find_filter, increments
 from alws.state_space.model import Path
 
@@ -108,7 +110,32 @@ def test_latents_are_split_by_what_their_draws_show():
     found = describe(z)
     assert len(found.values) == 3
     assert found.kind.tolist() == [3, 1, 0]  # angle, positive, real, by name
-    assert "values" in describe({"path": rng.integers(0, 2, (5000, 12))})
+    assert "values" in describe({"path": rng.integers(0, 2, (5000, 14))})
+
+
+def test_all_combinations_of_the_values_of_many_discrete_latents_are_summed():
+    rng = np.random.default_rng(0)
+    path = rng.integers(0, 2, (5000, 12)) * rng.integers(1, 2, 12)
+    found = describe({"path": path})
+    assert len(found.values) == 2**12
+    assert len(np.unique(path, axis=0)) < 2**12  # some were never drawn
+    at = position_of(found.values, path[:50])
+    np.testing.assert_array_equal(found.values[at], path[:50])
+    assert position_of(found.values, path[:1] + 2)[0] == -1
+    also_real = describe({"path": path, "real": rng.normal(size=5000)})
+    assert "values" in also_real
+
+
+def test_a_chain_of_twelve_times_is_summed_as_the_forward_algorithm_does():
+    moves, scales = jnp.array([[1.5, -0.5], [-0.5, 1.0]]), jnp.zeros(2)
+    chain = HiddenMarkov(jnp.zeros(2), moves, jnp.array([-1.0, 1.0]), scales, steps=12)
+    data = sample_many(chain, jax.random.split(jax.random.key(1), 40))[1]
+    result = alws.fit(chain, data, key=jax.random.key(0))
+    assert "4096 values" in result.method
+    forward = float(jax.vmap(result.model.log_marginal)(data).sum())
+    np.testing.assert_allclose(result.log_likelihood, forward, atol=0.02)
+    assert forward > float(jax.vmap(chain.log_marginal)(data).sum())
+    assert result.verdict.trusted
 
 
 def test_many_valued_latents_are_refused_with_the_reason():
@@ -116,7 +143,7 @@ def test_many_valued_latents_are_refused_with_the_reason():
         logit: jax.Array
 
         def sample(self, key):
-            steps = jax.random.bernoulli(key, jax.nn.sigmoid(self.logit), (12,))
+            steps = jax.random.bernoulli(key, jax.nn.sigmoid(self.logit), (14,))
             return steps.astype(int), steps.sum() + 0.0
 
         def log_joint(self, z, x):

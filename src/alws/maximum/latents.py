@@ -4,6 +4,7 @@ An observation's posterior is summed over what takes few values, d, and integrat
 continuous, c, taken to the real line: z = (d, T(location + scale·c)).
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -15,16 +16,16 @@ class Latents(NamedTuple):
     """What draws of z say of its entries, flattened to one vector of numbers.
 
     `discrete` and `continuous` are positions in that vector; `values` the distinct rows seen of the
-    discrete part with their `counts`. A continuous entry is z = T(location + scale·c), T by `kind`:
-    0 the real line, 1 low + exp(·), 2 high − exp(·), 3 low + (high − low)·sigmoid(·), 4 one of a
-    `group` of entries that sum to one with the entry at `rest`: z_i = e^u_i/(1 + Σ_j e^u_j).
+    discrete part, or all combinations of its entries' values. A continuous entry is
+    z = T(location + scale·c), T by `kind`: 0 the real line, 1 low + exp(·), 2 high − exp(·),
+    3 low + (high − low)·sigmoid(·), 4 one of a `group` of entries that sum to one with the entry
+    at `rest`: z_i = e^u_i/(1 + Σ_j e^u_j).
     """
 
     shapes: tuple
     discrete: np.ndarray
     continuous: np.ndarray
     values: np.ndarray
-    counts: np.ndarray
     kind: np.ndarray
     low: np.ndarray
     high: np.ndarray
@@ -35,6 +36,10 @@ class Latents(NamedTuple):
 
 
 MOST_VALUES = 256
+"""How many values the discrete latents may take together where any others are continuous."""
+
+MOST_COMBINATIONS = 2**13
+"""How many combinations of their entries' values are summed over where all are discrete."""
 
 
 def flat_rows(tree: Any) -> np.ndarray:
@@ -60,9 +65,12 @@ def describe(z: Any) -> Latents | str:
     repeats = ~discrete & (distinct < 0.9 * len(rows))
     if repeats.any():
         return "some latents are continuous with atoms"
-    values, counts = np.unique(rows[:, discrete], axis=0, return_counts=True)
-    if len(values) > MOST_VALUES:
-        return f"the discrete latents take {len(values)} or more values"
+    seen = np.unique(rows[:, discrete], axis=0)
+    values = seen
+    if len(seen) > MOST_VALUES:
+        values = _combinations(seen) if discrete.all() else None
+        if values is None:
+            return f"the discrete latents take {len(seen)} or more values"
     groups = _simplices(rows, shapes, discrete)
     rest = np.array([positions[-1] for positions in groups], int)
     at = np.setdiff1d(np.flatnonzero(~discrete), rest)
@@ -94,9 +102,40 @@ def describe(z: Any) -> Latents | str:
         if not spectrum[0] > 1e-9:
             return "the continuous latents are tied to one another"
     return Latents(
-        shapes, np.flatnonzero(discrete), at, values, counts,
+        shapes, np.flatnonzero(discrete), at, values,
         kind, low, high, group, rest, location, scale,
     )  # fmt: skip
+
+
+def too_many(latents: Latents) -> bool:
+    """Whether the discrete latents take more values than are summed over.
+
+    Example: `too_many(follow(latents, z))`.
+    """
+    most = MOST_VALUES if len(latents.continuous) else MOST_COMBINATIONS
+    return len(latents.values) > most
+
+
+def _combinations(values: np.ndarray) -> np.ndarray | None:
+    """All combinations of the values that each entry takes, or None if they are too many."""
+    each = [np.unique(column) for column in values.T]
+    if math.prod(len(column) for column in each) > MOST_COMBINATIONS:
+        return None
+    return np.stack(np.meshgrid(*each, indexing="ij"), axis=-1).reshape(-1, len(each))
+
+
+def position_of(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Which of the distinct `values` each row is, −1 for none.
+
+    Example: `position_of(np.array([[0], [2]]), np.array([[2], [1]]))` is `[1, -1]`.
+    """
+    if not values.shape[1]:
+        return np.zeros(len(rows), int)
+    _, first, inverse = np.unique(
+        np.concatenate([values, rows]), axis=0, return_index=True, return_inverse=True
+    )
+    at = first[inverse.ravel()[len(values) :]]
+    return np.where(at < len(values), at, -1)
 
 
 def _simplices(rows: np.ndarray, shapes: tuple, discrete: np.ndarray) -> list[np.ndarray]:
@@ -157,6 +196,10 @@ def follow(latents: Latents, z: Any) -> Latents | None:
     d = rows[:, latents.discrete]
     both = np.concatenate([latents.values, np.unique(d, axis=0)])
     _, first = np.unique(both, axis=0, return_index=True)
+    if len(first) > MOST_VALUES and not len(latents.continuous):  # all combinations, or too many
+        every = _combinations(both)
+        both = both if every is None else np.concatenate([latents.values, every])
+        _, first = np.unique(both, axis=0, return_index=True)
     scale = u.std(axis=0)
     scale = np.where((scale > 0) & np.isfinite(scale), scale, latents.scale)
     return latents._replace(values=both[np.sort(first)], location=u.mean(axis=0), scale=scale)

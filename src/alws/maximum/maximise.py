@@ -25,13 +25,16 @@ from scipy.stats import chi2
 
 from alws.maximum.climb import Metric, climb, metric
 from alws.maximum.latents import (
+    MOST_COMBINATIONS,
     MOST_VALUES,
     Latents,
     describe,
     flat_rows,
     follow,
     grid_of,
+    position_of,
     to_line,
+    too_many,
 )
 from alws.maximum.points import Points, Proposal, Shape, build, design, lattice
 from alws.maximum.verdict import Verdict
@@ -281,7 +284,7 @@ class Climber:
             self.dimension = len(latents.continuous)
             self.machine = build(self.unravel, latents, self.conditioned)
             self.room, before = 0, None
-        elif len(latents.values) > MOST_VALUES:
+        elif too_many(latents):
             raise NotIntegrable(f"the discrete latents take {len(latents.values)} values or more")
         if len(latents.values) > self.room:
             self.room = len(latents.values)
@@ -735,13 +738,20 @@ class Climber:
     def unseen(self) -> float:
         """About what values of the latents that were never drawn add to the log likelihood.
 
-        The posterior mass on values that `DRAWS` draws show at most once (Good and Turing).
+        The posterior mass on those with an entry that `DRAWS` draws show at most once (Good and
+        Turing), where combinations of the entries' values are summed over, or that they show at
+        most once as a whole.
         """
         assert self.latents is not None
         rows = flat_rows(self.z)[:, self.latents.discrete]
         points = self.place(self.theta, self.propose(self.theta)[2], self.design())
         mass = self.copies @ np.asarray(points.w).sum(axis=-1)
-        number = np.array([(rows == v).all(axis=1).sum() for v in np.asarray(self.grid.values)])
+        values = np.asarray(self.grid.values)
+        if self.room <= MOST_VALUES:
+            number = _occurrences(values, rows)
+        else:
+            each = zip(values.T[:, :, None], rows.T[:, :, None], strict=True)
+            number = np.min([_occurrences(v, r) for v, r in each], axis=0)
         return float(mass[(number <= 1) & np.asarray(self.grid.live)].sum())
 
     def check_on_simulations(self, m: Metric) -> tuple[float, float]:
@@ -754,9 +764,8 @@ class Climber:
         first = jax.tree.map(lambda a: a[:n], (self.z, self.simulated))
         exact = np.asarray(self.machine.complete(self.theta, *first), np.float64)
         rows = flat_rows(self.z)[:n]
-        values = np.asarray(self.grid.values)[None]
-        same = (rows[:, None, self.latents.discrete] == values).all(axis=2)
-        known, d = same.any(axis=1), same.argmax(axis=1)
+        d = position_of(np.asarray(self.grid.values), rows[:, self.latents.discrete])
+        known, d = d >= 0, np.maximum(d, 0)
         c = (to_line(self.latents, rows) - self.grid.location) / self.grid.scale
         chosen = np.flatnonzero(known & np.isfinite(c).all(axis=1))
         outside, difference = [], []
@@ -788,7 +797,7 @@ STYLES = ("student", "wide", "gaussian")
 
 def _check_numbers(numbers: dict[str, Any]) -> None:
     """Refuse plain numbers of a snapshot that no climb can have."""
-    bounds = {"room": MOST_VALUES, "points": MOST_POINTS, "sets": MOST_SETS, "newton": 10}
+    bounds = {"room": MOST_COMBINATIONS, "points": MOST_POINTS, "sets": MOST_SETS, "newton": 10}
     for name, most in bounds.items():
         at_least(name, numbers[name], 1)
         if numbers[name] > most:
@@ -811,6 +820,13 @@ def _distinct(tree: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         flat_rows(tree), axis=0, return_index=True, return_inverse=True, return_counts=True
     )
     return first, inverse.ravel(), counts.astype(float)
+
+
+def _occurrences(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """How many of the rows each value is; of values that are alike, the first counts."""
+    distinct, which = np.unique(values, axis=0, return_inverse=True)
+    at = position_of(distinct, rows)
+    return np.bincount(at[at >= 0], minlength=len(distinct))[which.ravel()]
 
 
 def _plain(value: Any) -> Any:

@@ -116,15 +116,20 @@ def root_of_inverse(precision, floor=1e-3):
     return v * w**-0.5, -0.5 * jnp.log(w).sum()
 
 
-def rows(f, *args):
-    """f over observations: at once, or in blocks where they are many."""
-    number = jax.tree.leaves(args)[0].shape[0]
-    if number <= BLOCK:
+def rows(f, *args, cells=1):
+    """f over observations: at once, or in blocks where they, or the cells of each, are many."""
+    number, most = jax.tree.leaves(args)[0].shape[0], block(cells)
+    if number <= most:
         return jax.vmap(f)(*args)
-    return jax.lax.map(lambda a: f(*a), args, batch_size=BLOCK // 2)
+    return jax.lax.map(lambda a: f(*a), args, batch_size=max(1, most // 2))
 
 
-BLOCK = 2048
+def block(cells):
+    """How many observations are treated at once that have so many cells or points each."""
+    return max(1, min(BLOCK, MOST_CELLS // max(cells, 1)))
+
+
+BLOCK, MOST_CELLS = 2048, 2**18
 
 
 class Machine(NamedTuple):
@@ -152,7 +157,10 @@ def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
         return jnp.where(jnp.isfinite(value), value, -jnp.inf)
 
     def over_cells(f, obs, values, *rest):
-        return rows(lambda o, *r: jax.vmap(lambda d, *s: f(o, d, *s))(values, *r), obs, *rest)
+        def one(o, *r):
+            return jax.vmap(lambda d, *s: f(o, d, *s))(values, *r)
+
+        return rows(one, obs, *rest, cells=len(values))
 
     def log_weights(theta, grid, obs, proposal, e, log_e):
         def one(o, d, q, e, log_e):
@@ -277,10 +285,11 @@ def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
 
         both = jax.value_and_grad(total, has_aux=True)
         number = copies.shape[0]
-        if number <= BLOCK:
+        most = block(points.log_q[0].size)
+        if number <= most:
             (_, (f, share)), g = both(theta, (obs, copies, points))
             return f, share, g
-        size = -(-number // -(-number // BLOCK))
+        size = -(-number // -(-number // most))
         extra = -number % size
 
         def cut(a):
@@ -293,7 +302,11 @@ def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
 
     def scores(theta, obs, points):
         """∇ log p̂(x_m) of every observation."""
-        return rows(lambda o, p: jax.grad(lambda t: each(False)(t, o, p)[0])(theta), obs, points)
+
+        def one(o, p):
+            return jax.grad(lambda theta: each(False)(theta, o, p)[0])(theta)
+
+        return rows(one, obs, points, cells=points.log_q[0].size)
 
     def complete(theta, z, obs):
         """∇ log p(z_n, x_n) of draws."""

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.maximum.latents import flat_rows, from_line, to_line
+from alws.maximum.latents import flat_rows, from_line, position_of, to_line
 from alws.maximum.maximise import Climber
 from alws.maximum.points import Points, log_density
 from alws.model import AnyModel, log_joint
@@ -165,11 +165,10 @@ def missed(climber: Climber) -> float:
     """
     assert climber.latents is not None
     rows = flat_rows(climber.z)
-    values = np.asarray(climber.grid.values)[None]
-    same = (rows[:, None, climber.latents.discrete] == values).all(axis=2)
-    cell = same.argmax(axis=1)
+    found = position_of(np.asarray(climber.grid.values), rows[:, climber.latents.discrete])
+    known, cell = found >= 0, np.maximum(found, 0)
     c = (to_line(climber.latents, rows) - climber.grid.location) / climber.grid.scale
-    chosen = np.flatnonzero(same.any(axis=1) & np.isfinite(c).all(axis=1))
+    chosen = np.flatnonzero(known & np.isfinite(c).all(axis=1))
     weigh = jax.jit(partial(_weight, climber.unravel, climber.latents, climber.conditioned))
     over = []
     for i in range(int(np.clip(LOOK / climber.size, 1, 50))):
