@@ -281,6 +281,49 @@ def test_the_comparison_at_length_goes_on_where_it_was_stopped(tmp_path, monkeyp
     assert "holds images-at-length, preset quick, seed 0; asked for was" in other.output
 
 
+def test_the_comparison_at_length_takes_finished_runs_from_the_gallery(tmp_path, monkeypatch):
+    real(monkeypatch, NEEDS["images-at-length"])
+    first, again, shown = (tmp_path / name for name in ("first", "again", "gallery"))
+    command = ("bench", "length", "--preset", "quick", "--gallery", shown)
+    nothing = invoke(*command, "--out", first, "--finished")
+    assert nothing.exit_code == 2
+    assert "is finished. Leave out --finished to go on" in nothing.output
+    ran, run_cell = [], grid.run_cell
+
+    def all_but_one(cell, *rest):
+        if cell.name == "mnist-connected-VAE-1":
+            raise KeyboardInterrupt
+        ran.append(cell.name)
+        return run_cell(cell, *rest)
+
+    monkeypatch.setattr(grid, "run_cell", all_but_one)
+    assert invoke(*command, "--out", first).exit_code != 0
+    result = invoke(*command, "--out", first, "--finished")
+    assert result.exit_code == 0, result.output
+    claims = json.loads((first / "claims.json").read_text())
+    left = "not run yet: mnist-connected-VAE-1, fashion-connected-VAE-0"
+    assert claims
+    assert all(claim["compared"].endswith(left) for claim in claims)
+    record = json.loads((first / "settings.json").read_text())
+    (first / "settings.json").write_text(json.dumps(record | {"preset": "desk"}))
+    stored = gallery.publish(first, shown)
+    assert {path.name for path in (stored / "cells").iterdir()} == set(ran)
+    assert not any(stored.rglob("checkpoint.npz"))
+
+    began = len(ran)
+    monkeypatch.setattr(grid, "run_cell", run_cell)
+    result = invoke(*command, "--out", again)
+    assert result.exit_code == 0, result.output
+    assert began == len(ran) == 2
+    for name in ran:
+        kept, taken = ((where / name / "curve.jsonl") for where in (stored / "cells", again))
+        assert kept.read_bytes() == taken.read_bytes()
+        assert not (again / name / "checkpoint.npz").exists()
+    assert "not run yet" not in (again / "claims.json").read_text()
+    other = invoke(*command, "--seed", 1, "--out", tmp_path / "other", "--finished")
+    assert other.exit_code == 2
+
+
 def test_gallery_and_readme_table(tmp_path):
     run, shown, readme = (tmp_path / name for name in ("run", "docs/gallery", "paper/README.md"))
     run.mkdir()

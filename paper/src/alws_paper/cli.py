@@ -15,13 +15,14 @@ from rich.table import Table
 
 import alws
 from alws.checkpoint import CheckpointError
-from alws_paper.experiments import EXPERIMENTS, Claim, RunError, resume, start, start_or_resume
+from alws_paper.experiments import EXPERIMENTS, Claim, RunError, resume, start
 from alws_paper.gallery import publish, update_readme
 from alws_paper.images import (
     DATASETS,
     GENERATORS,
     LOADERS,
     bench_images,
+    bench_length,
     save_lenet,
     train_lenet,
 )
@@ -175,15 +176,21 @@ def compare_images(
 @bench.command("length")
 def compare_at_length(
     preset: Annotated[
-        str, typer.Option(help="quick: a minute; desk: a day; paper: thirty hours of one core.")
+        str, typer.Option(help="quick: a minute; desk: two hours; paper: thirty hours of one core.")
     ] = "paper",
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/images-at-length"),
+    finished: Annotated[
+        bool, typer.Option("--finished", help="Figure and claims of finished runs; run nothing.")
+    ] = False,
+    gallery: Annotated[
+        Path, typer.Option(help="Where the gallery is, whose finished runs are not done again.")
+    ] = Path("docs/gallery"),
 ) -> None:
     """Compare image methods at the paper's length; the same command again goes on."""
     with _errors():
         began = time.monotonic()
-        claims = start_or_resume(EXPERIMENTS["images-at-length"], preset, seed, out)
+        claims = bench_length(preset, seed, out, finished=finished, published=gallery)
         _show(claims, out, time.monotonic() - began)
 
 

@@ -29,10 +29,16 @@ TABLE = "scores.csv"
 """What a comparison leaves beside figure and claims: a line for each of its runs."""
 RECORD = "run.json"
 """In the gallery: experiment, preset, seed, version, commit and settings of a run, its seconds."""
+GOES_ON = ("images-at-length",)
+"""Comparisons whose finished runs are kept, so that another machine goes on with those missing."""
+STORED = ("curve.jsonl", "samples.npz", "done.json")
+"""The files that a finished run of a comparison is read from, the last says that it is finished."""
+CELLS = "cells"
+"""In the gallery: the finished runs of a comparison that goes on, each in a folder of its own."""
 
 
 def publish(directory: Path, gallery: Path) -> Path:
-    """Copy figure, claims, settings and, if any, the table of a desk run to the gallery."""
+    """Copy figure, claims, settings and, if any, the table and the runs of a comparison."""
     wanted = ("settings.json", "claims.json", "figure.png")
     missing = [name for name in wanted if not (directory / name).exists()]
     if missing:
@@ -53,10 +59,29 @@ def publish(directory: Path, gallery: Path) -> Path:
     for name in (*wanted[1:], TABLE):
         if (directory / name).exists():
             shutil.copyfile(directory / name, target / name)
+    if record["experiment"] in GOES_ON:
+        copy_cells(directory, target / CELLS)
     took = directory / "run.json"
     seconds = json.loads(took.read_text()) if took.exists() else {}
     write_record(target, record | seconds)
     return target
+
+
+def copy_cells(source: Path, target: Path) -> list[str]:
+    """Copy the finished runs of a comparison that another directory has not; their names.
+
+    Example: `copy_cells(Path("docs/gallery/images-at-length/cells"), Path("runs/mine"))`.
+    """
+    copied = []
+    for done in sorted(source.glob("*/done.json")):
+        name = done.parent.name
+        if (target / name / "done.json").exists():
+            continue
+        (target / name).mkdir(parents=True, exist_ok=True)
+        for file in STORED:
+            shutil.copyfile(done.with_name(file), target / name / file)
+        copied.append(name)
+    return copied
 
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:

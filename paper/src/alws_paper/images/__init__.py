@@ -19,6 +19,7 @@ from alws_paper.images.generators import (
 )
 from alws_paper.images.graphs import GRAPHS, Direct, Feedback, Merged
 from alws_paper.images.grid import Finished, run_cell, run_grid
+from alws_paper.images.length import bench_length
 from alws_paper.images.likelihood import refit_noise
 from alws_paper.images.methods import METHODS
 from alws_paper.images.plan import DATASETS, GENERATORS, Cell, Plan
@@ -65,6 +66,7 @@ __all__ = [
     "Trained",
     "Unbounded",
     "bench_images",
+    "bench_length",
     "compare",
     "connected",
     "convolutional",

@@ -253,20 +253,20 @@ def _worst_first(cells: Cells) -> float:
     return float(first[np.isfinite(first)].max(initial=0.0))
 
 
-def likelihood_claim(group: Group, cells: Cells) -> list[Claim]:
-    """That ALWS-A has the highest held-out likelihood: as trained, and with σ refitted."""
+def likelihood_claim(group: Group, cells: Cells, ours: str = OURS) -> list[Claim]:
+    """That `ours` has the highest held-out likelihood: as trained, and with σ refitted."""
     where = {"": "", "refitted_": ", every σ refitted to training images"}
     return [
         claim
         for prefix, words in where.items()
-        for claim in _likelihood(group, cells, prefix, words)
+        for claim in _likelihood(group, cells, prefix, words, ours)
     ]
 
 
-def _likelihood(group: Group, cells: Cells, prefix: str, words: str) -> list[Claim]:
+def _likelihood(group: Group, cells: Cells, prefix: str, words: str, ours: str) -> list[Claim]:
     name_of = f"{prefix}log_likelihood"
     known = {m: of for m, of in cells.items() if all(name_of in one.summary for one in of)}
-    if OURS not in known or len(known) < 2:
+    if ours not in known or len(known) < 2:
         return []
 
     def seeds(method: str, name: str, lost: float) -> list[float]:
@@ -287,18 +287,18 @@ def _likelihood(group: Group, cells: Cells, prefix: str, words: str) -> list[Cla
     errors = {m: seeds(m, f"{name_of}_error", 0.0) for m in known}
     holds = all_of(
         [
-            is_lower(lacks[OURS], lacks[rival], errors[OURS], errors[rival])
+            is_lower(lacks[ours], lacks[rival], errors[ours], errors[rival])
             for rival in known
-            if rival != OURS
+            if rival != ours
         ]
     )
     return [
         Claim(
-            f"{group}: {OURS} has the highest held-out likelihood of the maximum-likelihood "
+            f"{group}: {ours} has the highest held-out likelihood of the maximum-likelihood "
             f"methods in equal time{words}",
             "not given; maximum likelihood is the aim (bar: the highest median over seeds)",
             f"nats an image: {', '.join(rows)}; standard error over test images "
-            f"{significant(max(errors[OURS]), 2)}",
+            f"{significant(max(errors[ours]), 2)}",
             holds,
             source="ours",
             undecided="seeds or standard errors overlap" if holds is None else "",

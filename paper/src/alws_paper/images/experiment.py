@@ -65,13 +65,18 @@ def run(settings: Plan, run: Run) -> list[Claim]:
     return claims
 
 
-def run_plans(plans: list[Plan], run: Run) -> Groups:
-    """Run the grid in the run's directory, keep the last scores as metrics, draw the figure."""
+def run_plans(plans: list[Plan], run: Run, *, finished_only: bool = False) -> Groups:
+    """Run the grid in the run's directory, keep the last scores as metrics, draw the figure.
+
+    With `finished_only` nothing is run; without a finished run nothing is drawn.
+    """
 
     def progress(finished: int, cells: int) -> None:
         run.tell(f"{finished} of {cells} runs finished", end="\r")
 
-    finished = run_grid(plans, run.directory, progress=progress)
+    finished = run_grid(plans, run.directory, progress=progress, finished_only=finished_only)
+    if not finished:
+        return {}
     (run.directory / "metrics.jsonl").unlink(missing_ok=True)
     for number, one in enumerate(finished, start=1):
         summary = {k: float("nan") if v is None else v for k, v in one.summary.items()}

@@ -3,7 +3,8 @@
 A cell's folder holds `curve.jsonl` (a line for each score), `checkpoint.npz`, and when it is
 finished `samples.npz`, `samples.png` and `done.json`. Finished cells are not run again; one that
 was stopped goes on from its checkpoint, and the seconds it has had count towards its budget. Time
-spent on scores, checkpoints and compilation is no part of the budget.
+spent on scores, checkpoints and compilation is no part of the budget. What is read of a finished
+cell, its curve, pictures and summary, is small enough to be kept beside the code.
 
 With several workers each has one core, so that all cells have the same machine, and its budget is
 that core's time: on a quiet machine the same as wall-clock time, on a busy one still fair.
@@ -33,6 +34,7 @@ from alws_paper.images.likelihood import COLUMNS, held_out
 from alws_paper.images.plan import Cell, Marks, Plan, has_likelihood, method_of
 from alws_paper.images.scorer import Scorer, draw_pictures
 from alws_paper.images.trainer import Trained, train
+from alws_paper.run import commit
 
 SHOWN = 100
 """Pictures kept of each cell."""
@@ -104,7 +106,7 @@ def run_cell(cell: Cell, plan: Plan, directory: Path, notice: Notice | None = No
     _save_samples(folder, draw_pictures(model, score_key, SHOWN), data)
     summary = read_points(curve)[-1]._asdict()
     summary = {k: v if np.isfinite(v) else None for k, v in summary.items()}
-    summary |= {"extractor": scorer.name, "note": data.note, IMAGES: number}
+    summary |= {"extractor": scorer.name, "note": data.note, IMAGES: number, "commit": commit()}
     if cell.method == "ALWS-A":
         summary[ADAPTED] = max(0, trained.steps - plan.adapt(number).after)
     if plan.annealed and has_likelihood(cell):
@@ -128,24 +130,27 @@ def run_grid(
     *,
     notice: Notice | None = None,
     progress: Progress | None = None,
+    finished_only: bool = False,
 ) -> list[Finished]:
     """Run every cell of the plans that is not finished; all of them, in the plans' order.
 
     `progress(finished, cells)` is called whenever a cell ends; `notice(cell, point)` at every
-    score, if there is one worker.
+    score, if there is one worker. With `finished_only` nothing is run.
 
     Example: `run_grid([plan], Path("runs/mine"))`, and the same again after it was stopped.
     """
-    tasks = [(cell, plan) for plan in plans for cell in plan.cells()]
+    tasks = tasks_of(plans)
+    if finished_only:
+        return [read_cell(cell, directory) for cell, _ in tasks if is_done(cell, directory)]
     for dataset in dict.fromkeys(cell.dataset for cell, _ in tasks):
         images(dataset, train=1, test=1)  # pyright: ignore  # say at once that data are missing
-    left = [task for task in tasks if not _is_done(task, directory)]
+    left = [task for task in tasks if not is_done(task[0], directory)]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     workers = min(max(plan.workers for plan in plans), len(cores), len(left))
 
     def tell() -> None:
         if progress is not None:
-            progress(sum(_is_done(task, directory) for task in tasks), len(tasks))
+            progress(sum(is_done(cell, directory) for cell, _ in tasks), len(tasks))
 
     tell()
     if workers > 1:
@@ -158,8 +163,20 @@ def run_grid(
     return [read_cell(cell, directory) for cell, _ in tasks]
 
 
-def _is_done(task: Task, directory: Path) -> bool:
-    return (directory / task[0].name / "done.json").exists()
+def tasks_of(plans: Sequence[Plan]) -> list[Task]:
+    """Every cell with its plan, in the plans' order.
+
+    Example: `[cell.name for cell, _ in tasks_of([plan])]`.
+    """
+    return [(cell, plan) for plan in plans for cell in plan.cells()]
+
+
+def is_done(cell: Cell, directory: Path) -> bool:
+    """Whether a cell is finished.
+
+    Example: `is_done(Cell("mnist", "connected", "VAE", 0), Path("runs/mine"))`.
+    """
+    return (directory / cell.name / "done.json").exists()
 
 
 def share(tasks: list[Task], directory: Path, cores: list[int], tell: Callable[[], None]) -> None:
@@ -179,7 +196,7 @@ def share(tasks: list[Task], directory: Path, cores: list[int], tell: Callable[[
         for worker in workers:
             worker.join(timeout=POLL)
         tell()
-    left = [task[0].name for task in tasks if not _is_done(task, directory)]
+    left = [task[0].name for task in tasks if not is_done(task[0], directory)]
     if left:
         raise RuntimeError(
             f"a worker stopped before {len(left)} runs were finished, such as {left[0]}; what it "
@@ -268,10 +285,12 @@ def _write(path: Path, text: str) -> None:
 __all__ = [
     "Finished",
     "examples",
+    "is_done",
     "mosaic",
     "read_cell",
     "run_cell",
     "run_grid",
     "share",
+    "tasks_of",
     "write_table",
 ]

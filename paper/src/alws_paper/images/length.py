@@ -10,22 +10,38 @@ runs. ALWS-A is as published: it adapts from the sixth epoch on, of Fashion's tw
 fifty. The first seeds are compared at the last epoch they reached, and in equal time; the methods
 with several seeds at the last epoch that all of these reached.
 
+`desk` has eleven minutes of training for each method, in which the slowest but one, RWS, passes
+epoch 5, a tenth of the paper's. ALWS-A as published begins to adapt there: before that it is
+ALWS-F, and is left out.
+
 Every run has a folder of its own and goes on where it was stopped: `alws-paper bench length` is the
-command that begins and that goes on.
+command that begins and that goes on. The gallery keeps the finished runs, and the command takes
+them from there: another machine runs those that are missing. `--finished` makes figure and claims
+of the runs that there are.
 """
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 
+from alws_paper.claim import Scale
+from alws_paper.gallery import CELLS, RECORD, copy_cells
 from alws_paper.images.claims import (
+    Cells,
+    Group,
     Groups,
     both_claim,
     likelihood_claim,
     lowest_claim,
+    only,
     particles_claim,
 )
+from alws_paper.images.curves import Axis, Score
 from alws_paper.images.experiment import ALL, PAPER, run_plans, shifted
+from alws_paper.images.grid import is_done, tasks_of
 from alws_paper.images.plan import Plan
-from alws_paper.run import Claim, Experiment, Run
+from alws_paper.run import CLAIMS, Claim, Experiment, Run, RunError, start_or_resume
 
 FIRST_MARK = 0.625
 """With this as the first epoch scored, 5, 10 and 20 are among the later ones."""
@@ -39,23 +55,71 @@ class Settings(Plan):
     again_seeds: tuple[int, ...] = (1, 2)
     again_epochs: float = 10.0
     fashion: tuple[str, ...] = ("ALWS-F", "ALWS-A", "ALWS", "VAE", "RWS")
-    fashion_epochs: float = 20.0
+    fashion_epochs: float | None = 20.0
 
     def parts(self) -> list[Plan]:
         """MNIST at length, further seeds of some methods, and Fashion."""
         shared = {name: getattr(self, name) for name in Plan.__dataclass_fields__}
-        whole = Plan(**shared)
-        rest = replace(whole, longer={}, methods=self.again, epochs=self.again_epochs)
-        again = replace(rest, seeds=self.again_seeds)
-        fashion = replace(
-            rest, datasets=("fashion",), methods=self.fashion, epochs=self.fashion_epochs
-        )
-        return [whole, again, fashion]
+        parts = [Plan(**shared)]
+        rest = replace(parts[0], longer={})
+        if self.again:
+            again = replace(rest, methods=self.again, epochs=self.again_epochs)
+            parts.append(replace(again, seeds=self.again_seeds))
+        if self.fashion:
+            fashion = replace(rest, methods=self.fashion, epochs=self.fashion_epochs)
+            parts.append(replace(fashion, datasets=("fashion",)))
+        return parts
 
 
-def run(settings: Settings, run: Run) -> list[Claim]:
+def bench_length(
+    preset: str, seed: int, directory: Path, *, finished: bool = False, published: Path
+) -> list[Claim]:
+    """Run a preset in a directory, or go on with it, with the runs that the gallery keeps.
+
+    Arguments:
+        preset, seed: as for any experiment; the first seed.
+        directory: the run's; new, or one that holds the same preset and seed.
+        finished: make figure and claims of the finished runs, and run nothing.
+        published: the gallery. Its runs count if they are of the same settings and seed.
+
+    Example: `bench_length("desk", 0, Path("runs/length"), published=Path("docs/gallery"))`.
+    """
+
+    def scale(settings: Settings) -> Scale:
+        """What is compared, with the runs that are missing."""
+        plans = [shifted(plan, seed) for plan in settings.parts()]
+        left = [cell.name for cell, _ in tasks_of(plans) if not is_done(cell, directory)]
+        found = EXPERIMENT.scale(settings)
+        if not finished or not left:
+            return found
+        return replace(found, compared=f"{found.compared}; not run yet: {', '.join(left)}")
+
+    here = partial(run, finished_only=finished, published=published / EXPERIMENT.name)
+    (directory / CLAIMS).unlink(missing_ok=True)  # it may be of fewer runs
+    return start_or_resume(replace(EXPERIMENT, run=here, scale=scale), preset, seed, directory)
+
+
+def run(
+    settings: Settings, run: Run, *, finished_only: bool = False, published: Path | None = None
+) -> list[Claim]:
     """Run the parts in their order, draw the figure, check the claims."""
-    return claims(run_plans([shifted(plan, run.seed) for plan in settings.parts()], run))
+    if published is not None and _is_same(published / RECORD, settings, run.seed):
+        taken = copy_cells(published / CELLS, run.directory)
+        run.tell(f"taken from {published}: {', '.join(taken) or 'nothing new'}")
+    plans = [shifted(plan, run.seed) for plan in settings.parts()]
+    groups = run_plans(plans, run, finished_only=finished_only)
+    if not groups:
+        raise RunError(f"no run of {run.directory} is finished. Leave out --finished to go on.")
+    return claims(groups)
+
+
+def _is_same(record: Path, settings: Settings, seed: int) -> bool:
+    """Whether a published run had these settings and this seed."""
+    if not record.exists():
+        return False
+    known = json.loads(record.read_text())
+    wanted = json.loads(json.dumps(asdict(settings)))
+    return known.get("seed") == seed and known.get("settings") == wanted
 
 
 def claims(groups: Groups) -> list[Claim]:
@@ -72,9 +136,29 @@ def claims(groups: Groups) -> list[Claim]:
                 for how in (lowest_claim, both_claim)
                 for claim in how(group, part, axis, score, PAPER[axis])
             ]
-            made += likelihood_claim(group, part) if part is first[group] else []
+            made += _unadapted(group, part)
+            if part is first[group]:
+                made += likelihood_claim(group, part)
             found += [replace(claim, claim=f"{claim.claim}, {name}") for claim in made]
     return found
+
+
+def _unadapted(group: Group, cells: Cells) -> list[Claim]:
+    """ALWS-F and the library's own regression, each against the methods that are not ALWS."""
+    rivals = [name for name in cells if not name.startswith("ALWS")]
+    found = []
+    both: tuple[Axis, ...] = ("epochs", "seconds")
+    scores: tuple[Score, ...] = ("frechet", "kernel")
+    for ours, axes in (("ALWS-F", both), ("ALWS", both[1:])):
+        if ours not in cells:
+            continue
+        part = only(cells, ours, *rivals)
+        for axis in axes:
+            for score in scores:
+                found += lowest_claim(group, part, axis, score, PAPER[axis], ours)
+        if ours == "ALWS-F" and "ALWS-A" not in cells:
+            found += likelihood_claim(group, part, ours)
+    return [replace(c, claim=f"{c.claim} that are not ALWS") for c in found]
 
 
 EXPERIMENT = Experiment(
@@ -103,15 +187,14 @@ EXPERIMENT = Experiment(
         "desk": Settings(
             ("mnist",),
             ("connected",),
-            ALL,
-            epochs=10.0,
-            seconds=3600.0,
-            adapt_after_epochs=1.0,
+            ("ALWS-F", "VAE", "RWS", "ALWS", "WGAN-GP", "VAE-SNF", "SIVI", "AL-P"),
+            seconds=660.0,
             scored=10_000,
             first_mark=FIRST_MARK,
             annealed=50,
-            again_epochs=5.0,
-            fashion_epochs=5.0,
+            again=(),
+            fashion=("ALWS-F", "VAE"),
+            fashion_epochs=None,
         ),
         "paper": Settings(
             ("mnist",),
