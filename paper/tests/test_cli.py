@@ -341,7 +341,10 @@ def test_gallery_and_readme_table(tmp_path):
     readme.write_text(f"before\n{gallery.START}\nformer\n{gallery.END}\nafter\n")
     gallery.update_readme(shown, readme)
     text = readme.read_text()
-    assert "| [pinwheel](../docs/gallery/pinwheel) | 1 of 2 hold | a \\| b | none |" in text
+    row = "| [pinwheel](../docs/gallery/pinwheel) | before 0.2 | 1 of 2 hold | a \\| b | none |"
+    assert row in text
+    (shown / "pinwheel" / "run.json").write_text(json.dumps({**record, "version": "1.2.3"}))
+    assert "| 1.2.3 | 1 of 2 hold |" in gallery.summary_table(shown, "here")
     whole = (shown / "README.md").read_text()
     assert "| [pinwheel](pinwheel) | a \\| b | 1 | 2 | 3 | **does not hold** |" in whole
     assert "former" not in text

@@ -110,13 +110,14 @@ def claims_tables(gallery: Path) -> str:
 
 
 def summary_table(gallery: Path, link: str) -> str:
-    """A Markdown table with a row for each experiment: the paper's claims, then our own bars.
+    """A Markdown table with a row for each experiment: its version, the paper's claims, our bars.
 
     `link` is the way to the gallery from the file that holds the table.
     """
-    rows = _head("experiment|the paper's claims|which of them do not hold|our own bars", "|")
+    columns = "experiment|version|the paper's claims|which of them do not hold|our own bars"
+    rows = _head(columns, "|")
     every = [claim for claims in _all_claims(gallery).values() for claim in claims]
-    rows.append(f"| all | {_tally(every, 'paper')} |  | {_tally(every, 'ours')} |")
+    rows.append(f"| all |  | {_tally(every, 'paper')} |  | {_tally(every, 'ours')} |")
     for name, claims in _all_claims(gallery).items():
         failed = [
             _cell(claim["claim"])
@@ -126,8 +127,8 @@ def summary_table(gallery: Path, link: str) -> str:
         if len(failed) > NAMED:
             more = f"[{len(failed) - NAMED + 1} more]({link}/README.md)"
             failed = [*failed[: NAMED - 1], more]
-        tallies = _tally(claims, "paper"), "; ".join(failed), _tally(claims, "ours")
-        rows.append(f"| [{name}]({link}/{name}) | {' | '.join(tallies)} |")
+        cells = _version(gallery / name), _tally(claims, "paper"), "; ".join(failed)
+        rows.append(f"| [{name}]({link}/{name}) | {' | '.join(cells)} | {_tally(claims, 'ours')} |")
     return "\n".join(rows)
 
 
@@ -140,6 +141,13 @@ def update_readme(gallery: Path, readme: Path) -> None:
     link = Path(os.path.relpath(gallery, readme.parent)).as_posix()
     readme.write_text(f"{before}{START}\n{summary_table(gallery, link)}\n{END}{after}")
     (gallery / "README.md").write_text(f"{HEAD}\n{claims_tables(gallery)}\n")
+
+
+def _version(folder: Path) -> str:
+    """Of the code that made the run; those before 0.2 kept none."""
+    path = folder / RECORD
+    record = json.loads(path.read_text()) if path.exists() else {}
+    return record.get("version", "before 0.2")
 
 
 def _tally(claims: Iterable[dict[str, Any]], source: str) -> str:
