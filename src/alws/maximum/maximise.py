@@ -47,8 +47,9 @@ DRAWS = 8192
 ROUNDS = 300
 """The most rounds of a climb."""
 
-MANY = 300
-"""From how many parameters on the information is measured at some rounds only."""
+FEW_PARAMETERS, MANY = 30, 300
+"""Up to how many parameters the curvature is always measured by differences near a maximum; from
+how many on the information is measured at some rounds only, and the curvature never so."""
 
 MOST_POINTS, MOST_SETS = 1024, 8
 """The most points of an observation, and the most sets of them."""
@@ -478,7 +479,9 @@ class Climber:
             why = "some data have no density under the model, or its gradient is not finite"
             self.at = at._replace(ended=why)
             return
-        if self.p <= MANY or at.stage == "em" or at.number % 4 == 1 or not self.metric:
+        curved = at.tries > 1 and FEW_PARAMETERS < self.p <= MANY  # by differences, the last time
+        due = self.p <= MANY or at.stage == "em" or at.number % 4 == 1
+        if not self.metric or (due and not curved):
             self.measure()
         if self.late() or at.number > ROUNDS:
             self.at = at._replace(ended="time is up")
@@ -504,7 +507,7 @@ class Climber:
         share: float,
     ) -> "Standing":
         """A climb of log p̂ from θ, and whether it was the last one."""
-        if at.near and self.p <= 30:
+        if at.near and self.p <= (MANY if at.tries == 1 else FEW_PARAMETERS):
             self.measure_by_differences(evaluate)
         name = "observed" if at.near else self.better_metric(evaluate, f, g)
         solve, started, radius = self.metric[name].solve, f, at.radius
@@ -660,11 +663,16 @@ class Climber:
 
         `gaussian`, whose tails are light, only where it is far better; it then needs fewer points.
         """
-        self.styled, noises = True, {}
+        self.styled, noises, fitted = True, {}, (self.mode, self.shape)
         for self.style in STYLES:
+            if self.style == "gaussian":  # as the curvature at the mode says
+                self.shape = self.unknown()[1]
+                self.adapt()
             noises[self.style] = self.metric["observed"].noise(self.replicates(3)[1])
         style = min(("student", "wide"), key=lambda s: noises[s])
         self.style = "gaussian" if noises["gaussian"] < 0.3 * noises[style] else style
+        if self.style != "gaussian":
+            self.mode, self.shape = fitted
         many = self.size * self.points * self.p > 2e6 and self.points > 8 * self.dimension
         if self.style == "gaussian" and many:
             self.points = int(2 ** np.ceil(np.log2(4 * self.dimension)))
