@@ -17,7 +17,7 @@ condition that goes with them: that of z_n and x_n, and for `Cross` that of x*_m
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import equinox as eqx
 import jax
@@ -41,7 +41,11 @@ from alws.model import (
     separated,
 )
 from alws.regressions.base import Smoother
+from alws.state_space.model import StateSpace
 from alws.values import at_least, instance
+
+FEW_TIMES = 8
+"""The most times of a sequence that is regressed as a whole where nobody says."""
 
 PRIOR_DRAWS = 8
 """How many latents stand for the prior under a condition."""
@@ -128,9 +132,20 @@ class Estimate(eqx.Module):
         """Ĵ at the views of every point, to be compared with the targets of held-out draws."""
 
 
-def choose(model: AnyModel) -> "Estimate":
-    """`Natural` for a model that gives an exponential-family likelihood, `Joint` otherwise."""
+def default_estimate(model: AnyModel) -> "Estimate":
+    """`Natural` for a model that gives an exponential-family likelihood, `Joint` otherwise.
+
+    Example: `default_estimate(model).objective(model, sleep, weights, None)`.
+    """
     return Natural() if has_likelihood(model) else Joint()
+
+
+def is_long(model: Any, x: PyTree) -> TypeGuard[StateSpace]:
+    """Whether the data are sequences of more than a few times, to be seen through windows.
+
+    Example: `is_long(model, x)` for sequences x, one a row.
+    """
+    return isinstance(model, StateSpace) and jax.tree.leaves(x)[0].shape[1] > FEW_TIMES
 
 
 class Joint(Estimate):

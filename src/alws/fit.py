@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, Generic, TypeGuard, TypeVar
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -43,31 +43,16 @@ from alws.devices import (
     over_devices,
     using,
 )
-from alws.estimates import Estimate, Joint, Local, Natural
+from alws.estimates import Estimate, Local, default_estimate, is_long
 from alws.features import Chain, Features, Identity, Linear, Standardise, follow
 from alws.kernels.stationary import SquaredExponential
-from alws.maximum import (
-    Found,
-    Maxima,
-    NotIntegrable,
-    Round,
-    Scoring,
-    Verdict,
-    climb_filtered,
-    climb_likelihood,
-    climb_windows,
-    impossible,
-    precise_data,
-    watcher,
-    weighted_log_likelihood,
-)
-from alws.model import AnyModel, Draws, has_likelihood, in_own_precision, precision
+from alws.maximum import Round, Verdict, find_maximum, judge, precise_data, watcher
+from alws.model import AnyModel, Draws, in_own_precision, precision
 from alws.natural_units import natural_units
 from alws.regressions.as_published import AsPublished
 from alws.regressions.base import Recipe, Regression, one_lapack_thread
 from alws.regressions.kernel_ridge import KernelRidge
-from alws.state_space import Given, StateSpace, sequence_log_likelihood
-from alws.state_space.kinds import find_filter
+from alws.state_space import StateSpace
 from alws.validation import (
     FEWEST_SLEEP_SAMPLES,
     Range,
@@ -199,14 +184,6 @@ def default_optimiser(steps: int, learning_rate: float = 0.05) -> optax.Gradient
     """
     schedule = optax.cosine_decay_schedule(learning_rate, steps)
     return natural_units(optax.chain(optax.clip_by_global_norm(10.0), optax.adam(schedule)))
-
-
-def default_estimate(model: AnyModel) -> Estimate:
-    """`Natural` for a model that gives an exponential-family likelihood, `Joint` otherwise.
-
-    Example: `default_estimate(model).objective(model, sleep, weights, None)`.
-    """
-    return Natural() if has_likelihood(model) else Joint()
 
 
 def default_batch_size(size: int, *, separate: bool) -> int:
@@ -674,7 +651,6 @@ def _climb(
         origin = _origin(prepared, 1, Settings()) | {"starts": starts}
         if not resume:
             checkpoints.check_path(checkpoint, resume, origin)
-    precise = precise_data(data, prepared.problem.data)
     bar = ProgressBar(0, 0, progress)
     history: list[tuple[float, float]] = []
 
@@ -683,65 +659,24 @@ def _climb(
         return tell(seen)
 
     tell = watcher(callbacks, bar)
-    started, maxima = prepared.state.model, Maxima()
-    try:
-        with checkpoints.claimed(checkpoint), one_lapack_thread(), bar.progress:
-            filtered = _filtered(started, precise, prepared, key, log_prior, starts, seconds, watch)
-            if filtered is not None:
-                found, maxima = filtered
-            elif is_long(started, precise):
-                if starts > 1:
-                    raise ValueError(
-                        f"`starts` must be 1 for sequences without a filter, got {starts}. Fit "
-                        "from each start by itself."
-                    )
-                given = prepared.problem.conditions
-                found = climb_windows(
-                    started, precise, given, key=key, log_prior=log_prior, seconds=seconds
-                )
-            else:
-                found, maxima = climb_likelihood(
-                    started,
-                    precise,
-                    key=key,
-                    conditions=prepared.problem.conditions,
-                    log_prior=log_prior,
-                    starts=starts,
-                    seconds=seconds,
-                    watch=watch,
-                    checkpoint=checkpoint,
-                    checkpoint_every=checkpoint_every,
-                    origin=origin,
-                    resume=resume,
-                )
-    except NotIntegrable as error:
-        found = str(error)
-    if isinstance(found, str) or found.verdict.why:
-        reason = found if isinstance(found, str) else found.verdict.why
-        if not _scorable(started, prepared.problem) or is_long(started, precise):
-            if isinstance(found, str):
-                return reason
-        else:
-            begun = started if isinstance(found, str) else found.model
-            scored = _scored(begun, precise, reason, prepared, key, log_prior, seconds / 2)
-            if isinstance(found, str):
-                found = scored
-            elif not math.isfinite(found.log_likelihood):  # there may be one where that ended
-                found, _ = climb_likelihood(
-                    scored.model,
-                    precise,
-                    key=key,
-                    conditions=prepared.problem.conditions,
-                    log_prior=log_prior,
-                    seconds=seconds,
-                    watch=watch,
-                )
-            elif scored.verdict.trusted:
-                found = scored._replace(log=[*found.log, *scored.log])
-    assert not isinstance(found, str)
-    verdict = found.verdict
-    if found.log_likelihood < found.began_at:
-        verdict = verdict.since(found.began_at, found.log_likelihood, found.error)
+    with checkpoints.claimed(checkpoint), one_lapack_thread(), bar.progress:
+        done = find_maximum(
+            prepared.state.model,
+            precise_data(data, prepared.problem.data),
+            key=key,
+            conditions=prepared.problem.conditions,
+            log_prior=log_prior,
+            starts=starts,
+            seconds=seconds,
+            watch=watch,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            origin=origin,
+            resume=resume,
+        )
+    if isinstance(done, str):
+        return done
+    found, maxima = done
     state = prepared.state._replace(model=found.model)
     numbers, heights = np.array(history or np.zeros((0, 2))).T
     return Result(
@@ -757,15 +692,9 @@ def _climb(
         found.error,
         tuple(maxima),
         tuple(found.log),
-        lambda: verdict,
+        lambda: found.verdict,
         _range_of(prepared.problem.conditions),
     )
-
-
-def _scorable(model: AnyModel, problem: Problem) -> bool:
-    """Whether scores can be regressed: of several observations, and of no padded sequences."""
-    sequences = isinstance(model, StateSpace) and problem.conditions is not None
-    return problem.size > 1 and not sequences
 
 
 def _range_of(conditions: PyTree[Array] | None) -> Range | None:
@@ -782,67 +711,6 @@ def opened(fitted: Any) -> tuple[Any, Range | None]:
     return fitted, None
 
 
-def _scored(
-    model: AnyModel,
-    data: PyTree,
-    reason: str,
-    prepared: Prepared,
-    key: Key[Array, ""],
-    log_prior: Callable[[Any], Array] | None,
-    seconds: float,
-) -> Found:
-    """The fit by regressed scores, and why it was made so."""
-    given = prepared.problem.conditions
-    with jax.enable_x64(True), one_lapack_thread():
-        scoring = Scoring(
-            model, data, key=key, conditions=given, log_prior=log_prior, seconds=seconds
-        )
-        done = scoring.run()
-    verdict, method = done.verdict, f"regression of the scores on {done.chosen} features"
-    lost = impossible(done.model, data, key) if verdict.trusted and given is None else 0
-    if lost:
-        why = f"no simulated latent gives {lost} of the data any density"
-        verdict = verdict._replace(trusted=False, why=why)
-    return Found(
-        done.model, math.nan, math.nan, np.zeros(0), verdict, scoring.p,
-        f"{method}, because {reason}", len(done.log), done.log,
-    )  # fmt: skip
-
-
-def _filtered(
-    model: AnyModel,
-    data: PyTree,
-    prepared: Prepared,
-    key: Key[Array, ""],
-    log_prior: Callable[[Any], Array] | None,
-    starts: int,
-    seconds: float,
-    watch: Callable[[Round], bool],
-) -> tuple[Found, Maxima] | None:
-    """The fit of sequences that a filter without chance computes; None for all others."""
-    if not isinstance(model, StateSpace):
-        return None
-    given = prepared.problem.conditions
-    first = Given() if given is None else jax.tree.map(lambda a: a[0], given)
-    kind = find_filter(model, key, first)
-    if kind.kind == "none":
-        return None
-    try:
-        return climb_filtered(
-            model,
-            data,
-            given,
-            kind,
-            key=key,
-            log_prior=log_prior,
-            starts=starts,
-            seconds=seconds,
-            watch=watch,
-        )
-    except NotIntegrable:
-        return None
-
-
 def _for_checks(model: AnyModel, data: PyTree) -> Settings:
     """Settings by which a model is checked before a climb: long sequences are drawn less often."""
     leaves = jax.tree.leaves(data)
@@ -857,69 +725,20 @@ MOST_CHECKED = 1_000_000
 """How many times, in all sequences, are drawn to check a model."""
 
 
-def is_long(model: AnyModel, data: PyTree) -> TypeGuard[StateSpace]:
-    """Whether the data are sequences of more than a few times, to be seen through windows.
-
-    Example: `is_long(model, x)` for sequences x, one a row.
-    """
-    return isinstance(model, StateSpace) and jax.tree.leaves(data)[0].shape[1] > FEW_TIMES
-
-
-FEW_TIMES = 8
-
-
-UNJUDGED = (
-    "these sequences have no filter, and regressions on windows can be far off without seeing it"
-)
-
-
 def _judge(
     model: AnyModel,
     start: AnyModel,
     data: PyTree,
-    prepared: Prepared,
+    problem: Problem,
     key: Key[Array, ""],
     log_prior: Callable[[Any], Array] | None,
 ) -> Verdict:
-    """The verdict on a fit that was told what to do: what a climb from where it ended gains."""
-    precise = precise_data(data, prepared.problem.data)
-    given, seconds = prepared.problem.conditions, 60.0
-    try:
-        with one_lapack_thread():
-            filtered = _filtered(
-                model, precise, prepared, key, log_prior, 1, seconds, lambda _: False
-            )
-            if filtered is None and is_long(model, precise):
-                return Verdict(0.0, math.inf, False, UNJUDGED)
-            found, _ = filtered or climb_likelihood(
-                model, precise, key=key, conditions=given, log_prior=log_prior, seconds=seconds
-            )
-            began = _height(start, precise, key, given, log_prior)
-    except NotIntegrable as error:
-        if not _scorable(model, prepared.problem) or is_long(model, precise):
-            return Verdict(0.0, math.inf, False, str(error))
-        with jax.enable_x64(True), one_lapack_thread():
-            return Scoring(model, precise, key=key, conditions=given, log_prior=log_prior).verdict()
-    gained = max(found.log_likelihood - found.began_at, 0.0)
-    left, most = gained + found.verdict.left, gained + found.verdict.most
-    verdict = Verdict(left, most, bool(most < 0.2 * found.free), "")
-    verdict = found.verdict if found.verdict.why else verdict
-    return verdict.since(began, found.began_at, found.error)
-
-
-def _height(
-    model: AnyModel,
-    data: PyTree,
-    key: Key[Array, ""],
-    given: PyTree | None,
-    log_prior: Callable[[Any], Array] | None,
-) -> float:
-    """The log likelihood of a model as it is, with log p(θ)."""
-    if isinstance(model, StateSpace):
-        total = sequence_log_likelihood(model, data, given, key=key).value.sum()
-    else:
-        total = weighted_log_likelihood(model, data, key=key, conditions=given).each.sum()
-    return float(total) + (0.0 if log_prior is None else float(log_prior(model)))
+    """The verdict on a fit by wake-sleep, from the data in full precision."""
+    precise = precise_data(data, problem.data)
+    with one_lapack_thread():
+        return judge(
+            model, start, precise, key=key, conditions=problem.conditions, log_prior=log_prior
+        )
 
 
 def _warn_of_verdict(result: Result) -> None:
@@ -1015,7 +834,7 @@ def _wake_sleep(
     result = _result(prepared.algorithm, device_get(state, mesh), history)
     result = replace(
         result,
-        judge=partial(_judge, result.model, model, data, prepared, key, log_prior),
+        judge=partial(_judge, result.model, model, data, prepared.problem, key, log_prior),
         conditions=_range_of(prepared.problem.conditions),
     )
     if devices.is_first():

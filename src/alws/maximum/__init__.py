@@ -1,5 +1,6 @@
 """Posteriors summed and integrated, observation by observation, and the climb that follows."""
 
+from alws.maximum.choice import find_maximum, judge
 from alws.maximum.filtered import climb_filtered
 from alws.maximum.maximise import Climber, Found, NotIntegrable, Round
 from alws.maximum.scoring import Scoring, impossible
@@ -21,7 +22,9 @@ __all__ = [
     "climb_filtered",
     "climb_likelihood",
     "climb_windows",
+    "find_maximum",
     "impossible",
+    "judge",
     "precise_data",
     "watcher",
     "weighted_log_likelihood",

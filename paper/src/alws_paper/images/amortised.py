@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
-from alws.fit import default_estimate, default_regression
+from alws.estimates import default_estimate
+from alws.fit import default_regression
 from alws.model import AnyModel, draw
 from alws.regressions import AsPublished, Regression
 from alws.wake_sleep import ALWS_F, Adapt, WakeSleep

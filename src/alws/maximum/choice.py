@@ -1,0 +1,212 @@
+"""Which way the likelihood is climbed, and the verdict on a fit that was made another way.
+
+    exact filter → windows of long sequences → sums and weighted points → regressed scores
+
+The first that the model allows is taken. Where a climb cannot begin, or ends with a reason not to
+trust it, scores are regressed; if they lead to where there is a likelihood, that is climbed again.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from alws.estimates import is_long
+from alws.maximum.filtered import climb_filtered
+from alws.maximum.maximise import Found, NotIntegrable, Round
+from alws.maximum.scoring import Scoring, impossible
+from alws.maximum.sequences import climb_windows
+from alws.maximum.starts import Maxima, climb_likelihood
+from alws.maximum.verdict import Verdict
+from alws.maximum.weighted import weighted_log_likelihood
+from alws.model import AnyModel
+from alws.state_space.kinds import find_filter
+from alws.state_space.likelihood import sequence_log_likelihood
+from alws.state_space.model import Given, StateSpace
+
+UNJUDGED = (
+    "these sequences have no filter, and regressions on windows can be far off without seeing it"
+)
+
+
+def find_maximum(
+    model: AnyModel,
+    data: PyTree[np.ndarray],
+    *,
+    key: Key[Array, ""],
+    conditions: PyTree | None = None,
+    log_prior: Callable[[Any], Array] | None = None,
+    starts: int = 1,
+    seconds: float = 120.0,
+    watch: Callable[[Round], bool] | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_every: int = 500,
+    origin: dict[str, Any] | None = None,
+    resume: bool = False,
+) -> tuple[Found, Maxima] | str:
+    """The best fit by a log likelihood or by regressed scores, or why neither can be had.
+
+    Arguments:
+        model, data, key, conditions, log_prior, starts, seconds, watch, checkpoint,
+        checkpoint_every, origin, resume: as `climb_likelihood` takes them.
+
+    Example: `found, maxima = find_maximum(model, data, key=jax.random.key(0))`.
+    """
+    asked: dict[str, Any] = {"key": key, "log_prior": log_prior, "seconds": seconds}
+    maxima = Maxima()
+    try:
+        filtered = _filtered(model, data, conditions, starts=starts, watch=watch, **asked)
+        if filtered is not None:
+            found, maxima = filtered
+        elif is_long(model, data):
+            if starts > 1:
+                raise ValueError(
+                    f"`starts` must be 1 for sequences without a filter, got {starts}. Fit "
+                    "from each start by itself."
+                )
+            found = climb_windows(model, data, conditions, **asked)
+        else:
+            found, maxima = climb_likelihood(
+                model,
+                data,
+                conditions=conditions,
+                starts=starts,
+                watch=watch,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                origin=origin,
+                resume=resume,
+                **asked,
+            )
+        reason = found.verdict.why
+    except NotIntegrable as error:
+        found, reason = None, str(error)
+    if reason and _scorable(model, data, conditions):
+        begun = model if found is None else found.model
+        scored = _scored(begun, data, conditions, reason, **{**asked, "seconds": seconds / 2})
+        if found is None:
+            found = scored
+        elif not math.isfinite(found.log_likelihood):  # there may be one where that ended
+            with suppress(NotIntegrable):
+                found, _ = climb_likelihood(
+                    scored.model, data, conditions=conditions, watch=watch, **asked
+                )
+        elif scored.verdict.trusted:
+            found = scored._replace(log=[*found.log, *scored.log])
+    if found is None:
+        return reason
+    if found.log_likelihood < found.began_at:
+        fallen = found.verdict.since(found.began_at, found.log_likelihood, found.error)
+        found = found._replace(verdict=fallen)
+    return found, maxima
+
+
+def judge(
+    model: AnyModel,
+    start: AnyModel,
+    data: PyTree[np.ndarray],
+    *,
+    key: Key[Array, ""],
+    conditions: PyTree | None = None,
+    log_prior: Callable[[Any], Array] | None = None,
+    seconds: float = 60.0,
+) -> Verdict:
+    """The verdict on a fit that was told what to do: what a climb from where it ended gains.
+
+    Arguments:
+        model: where the fit ended.
+        start: where it began; a fit that ended below is not trusted.
+        data, key, conditions, log_prior, seconds: as `climb_likelihood` takes them.
+
+    Example: `judge(result.model, start, data, key=jax.random.key(0)).left`.
+    """
+    asked: dict[str, Any] = {"key": key, "log_prior": log_prior, "seconds": seconds}
+    try:
+        filtered = _filtered(model, data, conditions, **asked)
+        if filtered is None and is_long(model, data):
+            return Verdict(0.0, math.inf, False, UNJUDGED)
+        found, _ = filtered or climb_likelihood(model, data, conditions=conditions, **asked)
+        began = _height(start, data, key, conditions, log_prior)
+    except NotIntegrable as error:
+        if not _scorable(model, data, conditions):
+            return Verdict(0.0, math.inf, False, str(error))
+        with jax.enable_x64(True):
+            return Scoring(
+                model, data, key=key, conditions=conditions, log_prior=log_prior
+            ).verdict()
+    gained = max(found.log_likelihood - found.began_at, 0.0)
+    left, most = gained + found.verdict.left, gained + found.verdict.most
+    verdict = Verdict(left, most, bool(most < 0.2 * found.free), "")
+    verdict = found.verdict if found.verdict.why else verdict
+    return verdict.since(began, found.began_at, found.error)
+
+
+def _filtered(
+    model: AnyModel,
+    data: PyTree[np.ndarray],
+    conditions: PyTree | None,
+    *,
+    key: Key[Array, ""],
+    **asked: Any,
+) -> tuple[Found, Maxima] | None:
+    """The fit of sequences that a filter without chance computes; None for all others."""
+    if not isinstance(model, StateSpace):
+        return None
+    first = Given() if conditions is None else jax.tree.map(lambda a: a[0], conditions)
+    kind = find_filter(model, key, first)
+    if kind.kind == "none":
+        return None
+    try:
+        return climb_filtered(model, data, conditions, kind, key=key, **asked)
+    except NotIntegrable:
+        return None
+
+
+def _scorable(model: AnyModel, data: PyTree[np.ndarray], conditions: PyTree | None) -> bool:
+    """Whether scores can be regressed: of several observations, no long or padded sequences."""
+    padded = isinstance(model, StateSpace) and conditions is not None
+    return len(jax.tree.leaves(data)[0]) > 1 and not padded and not is_long(model, data)
+
+
+def _scored(
+    model: AnyModel,
+    data: PyTree[np.ndarray],
+    conditions: PyTree | None,
+    reason: str,
+    *,
+    key: Key[Array, ""],
+    **asked: Any,
+) -> Found:
+    """The fit by regressed scores, and why it was made so."""
+    with jax.enable_x64(True):
+        scoring = Scoring(model, data, key=key, conditions=conditions, **asked)
+        done = scoring.run()
+    verdict, method = done.verdict, f"regression of the scores on {done.chosen} features"
+    lost = impossible(done.model, data, key) if verdict.trusted and conditions is None else 0
+    if lost:
+        why = f"no simulated latent gives {lost} of the data any density"
+        verdict = verdict._replace(trusted=False, why=why)
+    return Found(
+        done.model, math.nan, math.nan, np.zeros(0), verdict, scoring.p,
+        f"{method}, because {reason}", len(done.log), done.log,
+    )  # fmt: skip
+
+
+def _height(
+    model: AnyModel,
+    data: PyTree[np.ndarray],
+    key: Key[Array, ""],
+    conditions: PyTree | None,
+    log_prior: Callable[[Any], Array] | None,
+) -> float:
+    """The log likelihood of a model as it is, with log p(θ)."""
+    if isinstance(model, StateSpace):
+        total = sequence_log_likelihood(model, data, conditions, key=key).value.sum()
+    else:
+        total = weighted_log_likelihood(model, data, key=key, conditions=conditions).each.sum()
+    return float(total) + (0.0 if log_prior is None else float(log_prior(model)))
