@@ -95,10 +95,13 @@ def _name(callback: Any) -> str:
 
 @dataclass
 class EarlyStopping:
-    """Stop when a score has not risen by `least` for `patience` reports.
+    """Stop when a score no longer rises.
 
-    The score is the mean of J over the last `window` reports, or `score(model)` if given: a
-    held-out log likelihood, where there is one, is the better judge.
+    Arguments:
+        patience: how many reports in a row may bring no rise.
+        least: how much the score must rise to count.
+        window: of how many reports the mean of J is the score where none is given.
+        score: `score(model)` in its place; a held-out log likelihood is the better judge.
 
     Example: `fit(..., callbacks=[EarlyStopping(patience=20)])`.
     """
@@ -136,9 +139,13 @@ class EarlyStopping:
 class MetricsFile:
     """Append every report to a file, one JSON object a line.
 
-    `trace(model)`, if given, is a dictionary of numbers that are kept with the metrics. Of many
-    processes, only the first one writes. A fit that goes on from a checkpoint writes the lines of
-    steps that it does again once: their former ones are taken out, with what was half written.
+    Of many processes, only the first one writes. A fit that goes on from a checkpoint writes the
+    lines of steps that it does again once: their former ones are taken out, with what was half
+    written.
+
+    Arguments:
+        path: the file; its folder is made if need be.
+        trace: `trace(model)` is a dictionary of numbers that are kept with the metrics.
 
     Example: `fit(..., callbacks=[MetricsFile("run/metrics.jsonl", lambda m: {"mean": m.mean})])`.
     """

@@ -135,6 +135,9 @@ class Estimate(eqx.Module):
 def default_estimate(model: AnyModel) -> "Estimate":
     """`Natural` for a model that gives an exponential-family likelihood, `Joint` otherwise.
 
+    Arguments:
+        model: any model that `alws.fit` takes.
+
     Example: `default_estimate(model).objective(model, sleep, weights, None)`.
     """
     return Natural() if has_likelihood(model) else Joint()
@@ -142,6 +145,10 @@ def default_estimate(model: AnyModel) -> "Estimate":
 
 def is_long(model: Any, x: PyTree) -> TypeGuard[StateSpace]:
     """Whether the data are sequences of more than a few times, to be seen through windows.
+
+    Arguments:
+        model: any model that `alws.fit` takes.
+        x: the data.
 
     Example: `is_long(model, x)` for sequences x, one a row.
     """
@@ -465,6 +472,10 @@ class Centred(Estimate):
     by itself; `Natural`, which takes part of its gradient from the data as they are, gains by it
     where the likelihood is sharp and the regression's error is divided by a small variance.
 
+    Arguments:
+        estimate: the other one.
+        points: how many fresh draws.
+
     Example: `alws.Settings(estimate=Centred(alws.estimates.Natural(), points=500))`.
     """
 
@@ -522,6 +533,15 @@ def direct_gradients(
 
     Returns θ's pytree with one more leading axis, the wake points. It holds N gradients at once.
     Their mean over the points is the gradient of `Joint`'s J̄.
+
+    Arguments:
+        model: any model that `alws.fit` takes.
+        smoother: a regression fitted to the sleep samples.
+        sleep: the draws (z_n, x_n).
+        x: the wake points.
+        condition: one condition, of all draws, if the model takes one.
+
+    Example: `direct_gradients(model, KernelRidge(kernel).fit(sleep.x), sleep, x)`.
     """
     parameters, rest = eqx.partition(model, eqx.is_inexact_array)
 
@@ -623,7 +643,15 @@ def _statistics(
 def depends_on_latent(
     model: ExponentialFamilyModel, sleep: Draws, condition: PyTree | None
 ) -> tuple[list[bool], list[bool]]:
-    """Which leaves of η and which terms of Ψ depend on z, read off the traced program."""
+    """Which leaves of η and which terms of Ψ depend on z, read off the traced program.
+
+    Arguments:
+        model: a model that gives a likelihood.
+        sleep: draws from it.
+        condition: their condition, if the model takes one.
+
+    Example: `depends_on_latent(model, sleep, None)`.
+    """
     z, x = jax.tree.map(lambda a: a[0], sleep)
     _, own = separated(x, condition)
     closed, shape = jax.make_jaxpr(lambda z: _parts(model, z, own), return_shape=True)(z)

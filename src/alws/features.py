@@ -31,6 +31,11 @@ def check_features(
 ) -> None:
     """Refuse what are no features.
 
+    Arguments:
+        features: what was given.
+        name: of the argument, in the message.
+        remedy: what to do, in the message.
+
     Example: `check_features(alws.features.Identity())` passes, without its call it is refused.
     """
     instance(name, features, Features, "features", remedy)
@@ -41,6 +46,9 @@ CHAIN = "Write `Chain((Identity(), Linear.random(key, 10, 5)))`."
 
 def flatten(x: PyTree[Array]) -> Float[Array, "batch entries"]:
     """All entries of every observation side by side, as floating-point numbers.
+
+    Arguments:
+        x: observations as leading axis, an array or a pytree of them.
 
     Example: `flatten({"a": jnp.ones((10, 2, 3)), "b": jnp.ones(10, int)}).shape == (10, 7)`.
     """
@@ -58,6 +66,9 @@ class Identity(Features):
 
 class Standardise(Features):
     """φ(x) = (x − location)/scale, entry by entry; both constant.
+
+    Arguments:
+        location, scale: one number for each entry of x.
 
     Example: `Standardise.from_data(data)` takes them from the data.
     """
@@ -85,6 +96,10 @@ class Standardise(Features):
 
 class Linear(Features):
     """φ(x) = A x, a linear projection, with batch normalisation of its output if asked for.
+
+    Arguments:
+        weight: Aᵀ, a row for each entry of x.
+        batch_norm: whether the output is standardised over each batch.
 
     Example: `Linear.random(key, inputs=784, outputs=300, batch_norm=True)`.
     """
@@ -124,7 +139,13 @@ class Linear(Features):
 
 
 def normalise(a: Float[Array, "batch features"]) -> Float[Array, "batch features"]:
-    """Every column with mean 0 and variance 1 over the batch at hand."""
+    """Every column with mean 0 and variance 1 over the batch at hand.
+
+    Arguments:
+        a: features, the batch as leading axis.
+
+    Example: `normalise(jnp.array([[1.0], [3.0]]))` is [[−1], [1]], up to rounding.
+    """
     if a.shape[0] < 2:
         raise ValueError(
             f"batch normalisation needs at least 2 observations in a batch, got {a.shape[0]}. "
@@ -137,6 +158,9 @@ def normalise(a: Float[Array, "batch features"]) -> Float[Array, "batch features
 
 class Network(Features):
     """φ(x) = network(x) for any function or Equinox module of one observation.
+
+    Arguments:
+        network: of one observation, to an array.
 
     Example: `Network(eqx.nn.MLP(10, 32, 64, 2, key=key))`.
     """
@@ -183,6 +207,9 @@ def _products(v: Float[Array, "batch rows entries"]) -> Float[Array, "batch prod
 class Following(Features):
     """Features that the model itself suggests, made anew from θ_t at every step; θ is held.
 
+    Arguments:
+        make: `make(model)` gives the features.
+
     Example: `Following(lambda model: Linear(jnp.linalg.pinv(model.weight).T))` sees an image
     through the inverse of the present filters.
     """
@@ -200,7 +227,11 @@ class Following(Features):
 
 
 def follow(tree: PyTree, model: PyTree) -> PyTree:
-    """A gradient model, or any other tree, with the features of `model` in place of `Following`.
+    """A regression, or any other tree, with the features of a model in place of `Following`.
+
+    Arguments:
+        tree: where `Following` may stand.
+        model: what the features are made from.
 
     Example: `smoother = follow(regression, model).fit(sleep.x)`.
     """
@@ -216,6 +247,9 @@ def follow(tree: PyTree, model: PyTree) -> PyTree:
 
 class Chain(Features):
     """Feature maps one after the other.
+
+    Arguments:
+        maps: the first to be applied first.
 
     Example: `Chain((Standardise.from_data(data), Linear.random(key, 784, 300)))`.
     """

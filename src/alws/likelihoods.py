@@ -116,6 +116,11 @@ class Gaussian(Likelihood):
     η = (μ/σ², −1/2σ²), s = (x, x²), log Z = Σ μ²/2σ² + Σ log σ. The noise may be a constant, one
     learnt number, one per entry, or a function of z.
 
+    Arguments:
+        mean: μ, in the shape of x.
+        scale: σ, which broadcasts against it.
+        mask: which entries are there, all of them for None; the others count nothing.
+
     Example: `Gaussian(self.decoder(z), jnp.exp(self.log_scale))`.
     """
 
@@ -164,6 +169,11 @@ class Gaussian(Likelihood):
 class LogNormal(Likelihood):
     """log x ~ N(location, scale²), entries independent; s = (log x, log² x), h(x) = 1/(x√2π).
 
+    Arguments:
+        location: of log x, in the shape of x.
+        scale: its standard deviation.
+        mask: which entries are there, all of them for None; the others count nothing.
+
     Example: `LogNormal(jnp.log(population), self.noise)`.
     """
 
@@ -197,6 +207,10 @@ class LogNormal(Likelihood):
 
 class Bernoulli(Likelihood):
     """x ∈ {0, 1} with P(x = 1) = sigmoid(logits); η = logits, s = x, log Z = Σ softplus(logits).
+
+    Arguments:
+        logits: in the shape of x.
+        mask: which entries are there, all of them for None; the others count nothing.
 
     Example: `Bernoulli(self.decoder(z))`.
     """
@@ -233,6 +247,11 @@ class Binomial(Likelihood):
     """x of n with P = sigmoid(logits); η = logits, s = x, log Z = Σ n softplus(logits).
 
     `trials` = n are whole numbers, known: one for all entries or one for each.
+
+    Arguments:
+        trials: n, whole numbers that are known: one for all entries or one for each.
+        logits: in the shape of x.
+        mask: which entries are there, all of them for None; the others count nothing.
 
     Example: `Binomial(rows["size"], self.intercept + self.spread * z, mask=rows.observed)`.
     """
@@ -279,6 +298,10 @@ class Binomial(Likelihood):
 class Categorical(Likelihood):
     """x ∈ {0, …, K−1}, P(x = k) ∝ exp(logits[..., k]); s = one-hot(x), log Z = Σ logsumexp.
 
+    Arguments:
+        logits: in the shape of x, with the K values as a last axis.
+        mask: which entries are there, all of them for None; the others count nothing.
+
     Example: `Categorical(self.readout @ z)`.
     """
 
@@ -321,6 +344,10 @@ class Categorical(Likelihood):
 class Poisson(Likelihood):
     """Counts with rate exp(log_rate); η = log_rate, s = x, log Z = Σ rate, h(x) = 1/x!.
 
+    Arguments:
+        log_rate: in the shape of x.
+        mask: which entries are there, all of them for None; the others count nothing.
+
     Example: `Poisson(self.intercept + self.loading * z)`.
     """
 
@@ -354,6 +381,11 @@ class Poisson(Likelihood):
 
 class Gamma(Likelihood):
     """Gamma(x; α, β) with mean α/β; η = (α, −β), s = (log x, x), log Z = Σ log Γ(α) − α log β.
+
+    Arguments:
+        concentration: α.
+        rate: β.
+        mask: which entries are there, all of them for None; the others count nothing.
 
     Example: `Gamma(self.shape, self.shape / mean)`.
     """
@@ -400,6 +432,9 @@ class Gamma(Likelihood):
 
 class Product(Likelihood):
     """Mixed observations, independent given z: a pytree of likelihoods for a pytree of x.
+
+    Arguments:
+        parts: a likelihood for every part of x.
 
     Example: `Product({"spikes": Poisson(rate), "voltage": Gaussian(mean, 1.0)})`.
     """

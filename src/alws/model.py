@@ -191,7 +191,15 @@ def sample(model: AnyModel, key: Key[Array, ""], condition: PyTree | None = None
 def log_joint(
     model: AnyModel, z: PyTree, x: PyTree, condition: PyTree | None = None
 ) -> Float[Array, ""]:
-    """log p_θ(z, x), whichever way the model was given."""
+    """log p_θ(z, x), whichever way the model was given.
+
+    Arguments:
+        model: any model that `alws.fit` takes.
+        z, x: one latent and one observation, without a leading axis.
+        condition: its condition, if the model takes one.
+
+    Example: `jax.vmap(lambda z, x: alws.log_joint(model, z, x))(draws.z, draws.x)`.
+    """
     x, condition = separated(x, condition)
     args = condition_arguments(condition)
     if isinstance(model, Density):
@@ -259,7 +267,13 @@ def replace_nonfinite(draws: Draws) -> tuple[Draws, Array]:
 def draw(
     model: AnyModel, key: Key[Array, ""], number: int, condition: PyTree | None = None
 ) -> tuple[Draws, Array]:
-    """`number` independent draws from p_θ, and how many were not finite and were replaced.
+    """Independent draws from p_θ, and how many were not finite and were replaced.
+
+    Arguments:
+        model: any model that `alws.fit` takes.
+        key: a JAX key.
+        number: how many.
+        condition: one condition, of all draws, if the model takes one.
 
     Example: `draws, replaced = alws.draw(result.model, key, 1000)`.
     """
@@ -273,6 +287,9 @@ def precision(model: AnyModel) -> AbstractContextManager:
     """Within this context floating-point numbers are as long as the model asks for.
 
     A class that says `double = True` is simulated and fitted in float64, all others as JAX is set.
+
+    Arguments:
+        model: any model that `alws.fit` takes.
 
     Example: `with alws.precision(model): draws, _ = alws.draw(model, key, 1000)`.
     """

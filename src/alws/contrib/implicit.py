@@ -50,11 +50,21 @@ class Trained(NamedTuple):
 class ImplicitNetwork(Estimate):
     """Regress log p_θ(z_n, x_n) on x_n by a network, trained anew from its start at every step.
 
-    `network` takes one vector of features, standardised over the sleep samples, to a scalar or to
-    one number; targets are standardised for it too, and what is constant is predicted exactly.
-    Training is `steps` of Adam with a cosine decay on all sleep samples, then `newton` damped
-    Gauss–Newton steps. `ridge` is λ, `damping` δ, both as added to Σ_n, not to a mean. Data whose
-    features lie more than `reach` standard deviations out are moved in to that distance.
+    Targets are standardised for it, and what is constant is predicted exactly. Training is Adam
+    with a cosine decay on all sleep samples, then damped Gauss–Newton steps. λ and δ are added to
+    Σ_n, not to a mean.
+
+    Arguments:
+        network: of one vector of features, standardised over the sleep samples, to a scalar or to
+            one number.
+        features: of the observation, by default x itself.
+        ridge: λ.
+        damping: δ of the Gauss–Newton steps.
+        steps, learning_rate: of Adam.
+        newton: how many Gauss–Newton steps follow.
+        iterations: the most of conjugate gradients in each of these.
+        reach: data whose features lie more than so many standard deviations out are moved in to
+            that distance.
 
     Example: `ImplicitNetwork(eqx.nn.MLP(5, "scalar", 32, 2, jnp.tanh, key=key), ridge=0.1)`.
     """

@@ -37,6 +37,9 @@ from alws.values import yes_or_no
 class Importance(Estimate):
     """Weigh the sleep latents by p(x* | z): M×N densities, and no regression.
 
+    Arguments:
+        normalised: whether the weights of each x* sum to one.
+
     Example: `alws.Settings(estimate=alws.contrib.Importance())`.
     """
 

@@ -55,16 +55,26 @@ def over_dispersed(
     regression: Regression | None = None,
     condition: PyTree | None = None,
 ) -> Any:
-    """The model with the log scales `where(model)` raised until its samples reach the data.
+    """A model with some log scales raised until its samples reach the data.
 
-    All of them, one leaf or several as in `eqx.tree_at`, are raised by the same δ, at most
-    log `widen`, until at most `share` of the data lies outside `sleep_samples` draws, on average
-    over `sleep_sets` sets of them; data like the draws themselves have a share of 0.01. A model
-    that covers its data comes back as it is; one that cannot is refused.
+    All of them are raised by the same δ. A model that covers its data comes back as it is; one that
+    cannot is refused.
+
+    Arguments:
+        model: the model at its start.
+        data: the observations, as leading axis.
+        where: `where(model)` has the log scales, one leaf or several as in `eqx.tree_at`.
+        key: a JAX key.
+        share: the most of the data that may lie outside the draws, on average over sets of them;
+            data like the draws themselves have a share of 0.01.
+        widen: δ is at most the log of this.
+        sleep_samples, sleep_sets: how many draws a set has, and how many sets there are.
+        regression: whose `outside` is asked; the default one.
+        condition: one condition, of all observations, if the model takes one.
 
     Example:
         >>> start = alws.contrib.over_dispersed(model, data, where=lambda m: m.log_noise, key=key)
-        >>> result = alws.fit(start, data, key=key, steps=2000)
+        >>> result = alws.fit(start, data, key=key)
     """
     check_key(key)
     check_model(model)

@@ -25,10 +25,14 @@ from alws.values import instance, yes_or_no
 
 
 class Reweighted(Regression):
-    """The parameters γ = (kernel, λ) of the regression, and where its weights come from.
+    """A kernel regression with weights for each sleep sample; its parameters are γ = (kernel, λ).
 
-    `regression` makes the regression behind it: `KernelRidge`, or for instance
-    `partial(alws.regressions.Nystrom, inducing=300)`.
+    Arguments:
+        kernel: of the observations, with its bandwidth at the start.
+        by: where the weights come from, `MeanMatching()` or `DensityRatio()`.
+        ridge, intercept, clip: as `KernelRidge` takes them.
+        regression: makes the regression behind it: `KernelRidge`, or for instance
+            `partial(alws.regressions.Nystrom, inducing=300)`.
 
     Example: `Reweighted(SquaredExponential(), by=alws.contrib.MeanMatching(), ridge=0.01)`.
     """

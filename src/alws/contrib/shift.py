@@ -49,9 +49,12 @@ class Shift(eqx.Module):
 
 
 class MeanMatching(Shift):
-    """Kernel mean matching with weights of at most `most` (B), mean within `slack` (ε) of 1.
+    """Kernel mean matching. It holds the N×N kernel matrix of the sleep samples, once.
 
-    It holds the N×N kernel matrix of the sleep samples, once.
+    Arguments:
+        most: B, the largest weight.
+        slack: ε; the mean weight is within so much of 1.
+        iterations: of its solver.
 
     Example: `Reweighted(SquaredExponential(), by=MeanMatching(most=20.0))`.
     """
@@ -134,10 +137,16 @@ def onto_box_and_mean(v: Float[Array, " n"], most: float, slack: float) -> Float
 
 
 class DensityRatio(Shift):
-    """A learned density ratio, exp f cut at `most` and scaled to mean 1.
+    """A learned density ratio, exp f cut at a largest weight and scaled to mean 1.
 
-    f has `features` Nyström features of the kernel, whose centres are half data and half sleep
-    samples, and a constant; `ridge` is λ.
+    f has Nyström features of the kernel, whose centres are half data and half sleep samples, and a
+    constant.
+
+    Arguments:
+        features: how many of them.
+        ridge: λ.
+        most: the largest weight.
+        iterations: of Newton's method.
 
     Example: `Reweighted(SquaredExponential(), by=DensityRatio(ridge=0.001))`.
     """

@@ -80,6 +80,9 @@ def check_kernel(kernel: Any) -> None:
 class Sum(Kernel):
     """k = Σ_i exp(log_weight_i) k_i, each with features and bandwidth of its own.
 
+    Arguments:
+        kernels: the k_i.
+
     Example: `SquaredExponential() + Matern12()`.
     """
 

@@ -25,7 +25,10 @@ from alws.values import positive
 class DotProduct(Kernel):
     """k(x, x') = s(x)·s(x')/d, with the d features standardised over each step's sleep samples.
 
-    Data whose features lie more than `reach` standard deviations out are drawn in to that distance.
+    Arguments:
+        features: s before it is standardised, by default x itself.
+        reach: data whose features lie more than so many standard deviations out are moved in to
+            that distance.
 
     Example: `KernelRidge(DotProduct(Network(summaries)), ridge=0.1)`.
     """

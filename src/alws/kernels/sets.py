@@ -38,6 +38,9 @@ class OnSets(Kernel):
     The members of a group made by `alws.groups` are its rows, covariates and outcomes side by side;
     padding is no member.
 
+    Arguments:
+        kernel: k, of two members.
+
     Example: `OnSets(SquaredExponential())` for observations of shape `[members, 2]`.
     """
 
@@ -145,6 +148,9 @@ def _means(features: FeatureMap, a: Members) -> Float[Array, "n features"]:
 
 class Pairwise(Kernel):
     """A user's own kernel: any positive definite function of two observations.
+
+    Arguments:
+        function: k of two observations, a scalar.
 
     Example: `Pairwise(lambda x, y: jnp.exp(-jnp.sum(x != y)))` on strings of symbols.
     """

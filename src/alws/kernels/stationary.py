@@ -15,7 +15,16 @@ from alws.values import positive, yes_or_no
 
 
 class Stationary(Kernel):
-    """ϰ(‖φ(x) − φ(x')‖/σ): a kernel of the distance between features, in bandwidths."""
+    """ϰ(‖φ(x) − φ(x')‖/σ): a kernel of the distance between features, in bandwidths.
+
+    Arguments:
+        features: φ, by default x itself.
+        bandwidth: σ at the start; a factor on the median distance between the sleep samples if the
+            kernel follows them. By default that median itself.
+        track: whether the kernel follows each step's sleep samples: features are standardised by
+            them, σ is a factor on their median distance, and data beyond their range are moved to
+            its edge. By default it does unless a bandwidth is given.
+    """
 
     features: Features
     log_bandwidth: Float[Array, ""]
@@ -124,6 +133,9 @@ class Waves(FeatureMap):
 class SquaredExponential(Stationary):
     """k = exp(−d²/2σ²), the paper's kernel.
 
+    Arguments:
+        features, bandwidth, track: as `Stationary` takes them.
+
     Example: `SquaredExponential(Linear.random(key, 784, 300))`.
     """
 
@@ -164,7 +176,13 @@ def _root(squares: Array) -> Array:
 
 
 class Matern12(Stationary):
-    """k = exp(−r), r = d/σ."""
+    """k = exp(−r), r = d/σ.
+
+    Arguments:
+        features, bandwidth, track: as `Stationary` takes them.
+
+    Example: `Matern12(Linear.random(key, 784, 300))`.
+    """
 
     def __init__(
         self,
@@ -185,7 +203,13 @@ class Matern12(Stationary):
 
 
 class Matern32(Stationary):
-    """k = (1 + √3 r) exp(−√3 r), r = d/σ."""
+    """k = (1 + √3 r) exp(−√3 r), r = d/σ.
+
+    Arguments:
+        features, bandwidth, track: as `Stationary` takes them.
+
+    Example: `Matern32(Linear.random(key, 784, 300))`.
+    """
 
     def __init__(
         self,
@@ -207,7 +231,13 @@ class Matern32(Stationary):
 
 
 class Matern52(Stationary):
-    """k = (1 + √5 r + 5r²/3) exp(−√5 r), r = d/σ."""
+    """k = (1 + √5 r + 5r²/3) exp(−√5 r), r = d/σ.
+
+    Arguments:
+        features, bandwidth, track: as `Stationary` takes them.
+
+    Example: `Matern52(Linear.random(key, 784, 300))`.
+    """
 
     def __init__(
         self,
@@ -231,7 +261,13 @@ class Matern52(Stationary):
 def squared_distances(
     a: Float[Array, "n features"], b: Float[Array, "m features"]
 ) -> Float[Array, "n m"]:
-    """‖a_i − b_j‖² by one matrix product, centred on b so that little is lost to rounding."""
+    """‖a_i − b_j‖² by one matrix product, centred on b so that little is lost to rounding.
+
+    Arguments:
+        a, b: the rows of both.
+
+    Example: `squared_distances(jnp.zeros((3, 2)), jnp.ones((4, 2)))` has 2 everywhere.
+    """
     centre = jax.lax.stop_gradient(b.mean(axis=0))
     a, b = a - centre, b - centre
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)
@@ -239,9 +275,15 @@ def squared_distances(
 
 
 def median_distance(a: Float[Array, "n features"], most: int = 1000) -> Float[Array, ""]:
-    """The median distance between two different rows, over at most `most` rows.
+    """The median distance between two different rows.
 
     Rows that coincide (discrete data) do not count; the result is 1 when all rows coincide.
+
+    Arguments:
+        a: the rows.
+        most: over how many rows at most.
+
+    Example: `median_distance(flatten(draws.x))`.
     """
     a = a[:most]
     n = a.shape[0]
@@ -269,6 +311,11 @@ def sampled_median_distance(a: Float[Array, "n features"]) -> Float[Array, ""]:
     """The median distance over some 2000 pairs of independent rows: neighbours, and theirs.
 
     Rows that coincide do not count; with few rows, all their pairs do.
+
+    Arguments:
+        a: the rows.
+
+    Example: `sampled_median_distance(flatten(draws.x))`.
     """
     n = a.shape[0]
     if n <= 64:

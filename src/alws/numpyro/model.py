@@ -118,21 +118,24 @@ def from_numpyro(
 ) -> NumpyroModel:
     """Make a NumPyro program a model that `alws.fit` can fit.
 
-    `args` and `kwargs` are the program's own arguments; data among them serve for their shapes
-    only. `observed` names the observed sites; left out, these are the ones with `obs` under the
-    arguments given. `plate` names the data plate where several plates hold all observed sites.
-
-    `conditions` names arguments with a row for each example, such as regressors: they become the
-    condition of the model, `alws.fit(..., conditions={"regressors": ...})`.
-
     Unobserved `sample` sites outside the data plate are shared by all examples. Maximum likelihood
-    has no place for them, so they are refused; with `point_estimates=True` they become parameters
-    too, started at a draw (by `key`), and `model.log_prior()` is their log density: pass it to
-    `alws.fit` for the posterior mode.
+    has no place for them, so they are refused, unless `point_estimates` makes them parameters.
 
     Refused by name: `factor` sites, masked or rescaled sites, sites without a sampler, `param`
     sites inside the plate that have a value for each example, subsampled plates other than the data
     plate, sites that mix examples.
+
+    Arguments:
+        program: the program.
+        args, kwargs: its own arguments; data among them serve for their shapes only.
+        observed: the observed sites; by default those with `obs` under the arguments given.
+        plate: the data plate, where several plates hold all observed sites.
+        conditions: arguments with a row for each example, such as regressors: they become the
+            condition of the model, `alws.fit(..., conditions={"regressors": ...})`.
+        point_estimates: whether shared sites become parameters too, started at a draw;
+            `model.log_prior()` is then their log density: pass it to `alws.fit` for the
+            posterior mode.
+        key: for that draw.
 
     Example: `alws.from_numpyro(mixture, observed="x").parameters()["weights"]`.
     """

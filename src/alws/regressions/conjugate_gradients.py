@@ -61,11 +61,20 @@ SOME = 10
 
 
 class ConjugateGradients(Regression):
-    """The parameters γ = (kernel, λ) of the regression.
+    """Exact kernel ridge regression by conjugate gradients; its parameters are γ = (kernel, λ).
 
-    A solve stops when every residual ‖b − (K + λI)v‖ is at most `tolerance`·‖b‖, or after
-    `most_iterations`. `rank` is the number m of representatives in the preconditioner, chosen by
-    `selection` as the inducing points of `Nystrom` are.
+    Arguments:
+        kernel: of the observations, with its bandwidth at the start.
+        rank: the number m of representatives in the preconditioner.
+        selection: which they are, as the inducing points of `Nystrom`.
+        tolerance: a solve stops when every residual ‖b − (K + λI)v‖ is at most so many times ‖b‖,
+        most_iterations: or after so many iterations.
+        ridge: λ at the start, added to the diagonal of the kernel matrix as it is.
+        intercept: whether the weights sum to one, so that what does not depend on x is predicted
+            exactly instead of being shrunk.
+        clip: whether data beyond the range of the sleep samples are moved to its edge, where the
+            kernel can.
+        key: decides what is chosen at random, the same at every step.
 
     Example: `ConjugateGradients(SquaredExponential(), rank=500, tolerance=1e-3)`.
     """

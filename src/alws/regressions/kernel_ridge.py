@@ -33,7 +33,15 @@ from alws.validation import yes_or_no
 
 
 class KernelRidge(Regression):
-    """The parameters γ = (kernel, λ) of the regression.
+    """Exact kernel ridge regression; its parameters are γ = (kernel, λ).
+
+    Arguments:
+        kernel: of the observations, with its bandwidth at the start.
+        ridge: λ at the start, added to the diagonal of the kernel matrix as it is.
+        intercept: whether the weights sum to one, so that what does not depend on x is predicted
+            exactly instead of being shrunk.
+        clip: whether data beyond the range of the sleep samples are moved to its edge, where the
+            kernel can.
 
     Example: `KernelRidge(SquaredExponential(), ridge=0.01)`.
     """

@@ -40,12 +40,23 @@ from alws.validation import at_least, check_key, yes_or_no
 
 
 class Nystrom(Regression):
-    """The parameters γ = (kernel, λ) of the regression, and its inducing points if they are learnt.
+    """Kernel ridge regression on inducing points.
 
-    `inducing` is m; `selection` says which of each step's sleep samples they are, "uniform",
-    "leverage" or "k-means++" (see `representatives.py`). With "learnt" they are chosen once,
-    from the first sleep samples, and then belong to γ: adaptation of the features moves them.
-    They are kept in standard deviations of the sleep samples, and so follow these.
+    Its parameters are γ = (kernel, λ), and the points if they are learnt.
+
+    Arguments:
+        kernel: of the observations, with its bandwidth at the start.
+        inducing: m, the number of inducing points.
+        selection: which of each step's sleep samples they are, "uniform", "leverage" or "k-means++"
+            (see `alws.regressions.representatives`). With "learnt" they are chosen once, from the
+            first sleep samples, and then belong to γ: adaptation of the features moves them. They
+            are kept in standard deviations of the sleep samples, and so follow these.
+        ridge: λ at the start, added to the diagonal of the kernel matrix as it is.
+        intercept: whether the weights sum to one, so that what does not depend on x is predicted
+            exactly instead of being shrunk.
+        clip: whether data beyond the range of the sleep samples are moved to its edge, where the
+            kernel can.
+        key: decides what is chosen at random, the same at every step.
 
     Example: `Nystrom(SquaredExponential(), inducing=300, selection="leverage")`.
     """

@@ -27,10 +27,18 @@ from alws.validation import at_least, check_key, yes_or_no
 
 
 class RandomFeatures(Regression):
-    """The parameters γ = (kernel, λ) of the regression.
+    """Ridge regression on random features of a kernel; its parameters are γ = (kernel, λ).
 
-    `frequencies` is D, the number of ω for each kernel of a sum and for each stage of a kernel on
-    sets; `key` decides which they are, the same at every step.
+    Arguments:
+        kernel: of the observations, with its bandwidth at the start.
+        frequencies: D, the number of ω for each kernel of a sum and for each stage of a kernel on
+            sets.
+        ridge: λ at the start, added to the diagonal of the kernel matrix as it is.
+        intercept: whether the weights sum to one, so that what does not depend on x is predicted
+            exactly instead of being shrunk.
+        clip: whether data beyond the range of the sleep samples are moved to its edge, where the
+            kernel can.
+        key: decides what is chosen at random, the same at every step.
 
     Example: `RandomFeatures(Matern52(), frequencies=500, key=jax.random.key(0))`.
     """

@@ -28,9 +28,13 @@ from alws.validation import positive
 
 
 class LinearReadout(Regression):
-    """The parameters γ = (φ, λ) of the regression.
+    """Ridge regression on features of your own; its parameters are γ = (φ, λ).
 
-    Data whose features lie more than `reach` standard deviations out are moved in to that distance.
+    Arguments:
+        features: φ, standardised over each step's sleep samples.
+        ridge: λ at the start.
+        reach: data whose features lie more than so many standard deviations out are moved in to
+            that distance.
 
     Example: `LinearReadout(Network(summaries), ridge=0.1)`.
     """

@@ -81,10 +81,20 @@ def annealed_log_likelihood(
     batch_size: int = 100,
     support: Any = None,
 ) -> Annealed:
-    """Estimate log p_θ(x) of every observation, `batch_size` of them at a time.
+    """Estimate log p_θ(x) of every observation by annealed importance sampling.
 
     The model has `log_prior`, and `likelihood` or `log_joint`; its latents are any pytree of
-    floats, bounded ones named by `support` as in `alws.posterior_mode`.
+    floats.
+
+    Arguments:
+        model: the model.
+        x: the observations, as leading axis.
+        key: a JAX key.
+        temperatures: how many steps lead from the prior to the posterior.
+        chains: how many run for each observation.
+        leapfrog: how many steps a move of a chain has.
+        batch_size: how many observations are treated at a time.
+        support: where latents are bounded, as in `alws.posterior_mode`.
 
     Example: `annealed_log_likelihood(result.model, test, key=key).log_likelihood.mean()`.
     """
@@ -117,7 +127,12 @@ def enclosed_log_likelihood(
     leapfrog: int = 10,
     support: Any = None,
 ) -> Enclosed:
-    """Both bounds for `number` observations simulated by the model: how far to trust the estimate.
+    """Both bounds for observations simulated by the model: how far to trust the estimate.
+
+    Arguments:
+        model, key, temperatures, chains, leapfrog, support: as `annealed_log_likelihood` takes
+            them.
+        number: how many observations are simulated.
 
     Example: `lower, upper = enclosed_log_likelihood(model, key=key)`; `(upper - lower).mean()`.
     """

@@ -38,10 +38,16 @@ def importance_log_likelihood(
     key: Key[Array, ""],
     samples: int = 1000,
 ) -> Float[Array, " observations"]:
-    """log of the mean importance weight of `samples` draws for each observation.
+    """log of the mean importance weight of each observation, by a proposal of your own.
 
-    `proposal(x)` is q(z | x) for one x: a NumPyro distribution, or anything else with
-    `sample(key, shape)` and `log_prob(z)`. Its tails must be at least as heavy as the posterior's.
+    Arguments:
+        model: the model.
+        x: the observations, as leading axis.
+        proposal: `proposal(x)` is q(z | x) for one x: a NumPyro distribution, or anything else with
+            `sample(key, shape)` and `log_prob(z)`. Its tails must be at least as heavy as the
+            posterior's.
+        key: a JAX key.
+        samples: how many draws for each observation.
 
     Example:
         >>> q = lambda x: dist.Normal(encoder(x).mean, jnp.exp(encoder(x).log_scale)).to_event(1)
@@ -87,7 +93,13 @@ def _weighted(
 def enumerated_log_likelihood(
     model: AnyModel, x: PyTree, values: PyTree, *, batch_size: int = 1024
 ) -> Float[Array, " observations"]:
-    """The exact log p_θ(x) of every observation; `values` are all values of z, stacked.
+    """The exact log p_θ(x) of every observation, by a sum over the values of z.
+
+    Arguments:
+        model: the model.
+        x: the observations, as leading axis.
+        values: all values of z, stacked.
+        batch_size: how many of them are treated at a time.
 
     Example: `enumerated_log_likelihood(mixture, x, jnp.arange(3))`, or for ten binary latents
     `enumerated_log_likelihood(model, x, binary_codes(10))`.
@@ -114,6 +126,9 @@ def _summed(model: AnyModel, x: PyTree, values: PyTree, batch_size: int) -> Arra
 
 def binary_codes(bits: int) -> Float[Array, "codes bits"]:
     """All 2^bits vectors of zeros and ones, as floating-point numbers.
+
+    Arguments:
+        bits: how many entries a vector has, at most 20.
 
     Example: `binary_codes(2)` is `[[0, 0], [0, 1], [1, 0], [1, 1]]`.
     """

@@ -81,15 +81,22 @@ def posterior_mode(
     support: Any = None,
     conditions: PyTree | None = None,
 ) -> Mode:
-    """argmax_z log p_θ(z, x*) for every observation of `x` at once, z any pytree of floats.
+    """argmax_z log p_θ(z, x*) for every observation at once, z any pytree of floats.
 
-    Given the result of a fit, it warns of `conditions` outside those that were fitted.
+    Adam starts from the best of some draws from the prior, as there may be several modes, and the
+    best z that it saw is returned. The mode is that of the density in z itself: coordinates are
+    changed to stay inside the support, without a Jacobian.
 
-    Each observation starts from the best of `starts` draws from the prior, as there may be several
-    modes, or from its entry of `start`; Adam then takes `steps` steps and the best z it saw is
-    returned. `support` says where latents are bounded: a NumPyro constraint or transform for all of
-    z, or a pytree of them, one for each leaf of z. The mode is that of the density in z itself:
-    coordinates are changed to stay inside the support, without a Jacobian.
+    Arguments:
+        model: a model, or the result of a fit, which warns of conditions outside those it had.
+        x: the observations, as leading axis.
+        key: a JAX key.
+        steps, learning_rate: of Adam.
+        starts: from how many draws the start of an observation is chosen.
+        start: one z for each observation to start from in their place.
+        support: where latents are bounded: a NumPyro constraint or transform for all of z, or a
+            pytree of them, one for each leaf of z.
+        conditions: one for each observation, if the model takes a condition.
 
     Example:
         >>> from numpyro.distributions import constraints

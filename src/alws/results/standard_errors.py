@@ -92,13 +92,22 @@ def standard_errors(
     sleep_samples: int | None = None,
     regression: Regression | None = None,
 ) -> StandardErrors:
-    """Standard errors of the parameters of a fit to `data`, with `conditions` if it had them.
+    """Standard errors of the parameters of a fit.
 
-    `observed` information sums over the data, which must be more than there are parameters;
-    `expected` information takes the model at its word and asks its simulations, so that a single
-    long sequence will do. Each of the `phases` draws `sleep_samples` (by default as the fit did)
-    and regresses with the fit's gradient model, unless you give another. The curvature of the fit's
-    `log_prior` is added: the covariance is then that of Laplace's approximation to the posterior.
+    The curvature of the fit's `log_prior` is added: the covariance is then that of Laplace's
+    approximation to the posterior.
+
+    Arguments:
+        result: what `alws.fit` returned.
+        data: what it was fitted to.
+        key: a JAX key.
+        conditions: those it was fitted with, if it was.
+        information: "observed" sums over the data, which must be more than there are parameters;
+            "expected" takes the model at its word and asks its simulations, so that a single long
+            sequence will do.
+        phases: how many sets of simulations; their spread gives the noise.
+        sleep_samples: the size of each, by default the fit's.
+        regression: another regression of the scores than the fit's.
 
     Example:
         >>> found = alws.standard_errors(result, data, key=jax.random.key(1))

@@ -31,10 +31,14 @@ from alws.validation import numbers, own
 
 
 class Given(NamedTuple):
-    """What a sequence is conditioned on: its control input, and which of its times were observed.
+    """What a sequence is conditioned on.
 
-    Example: `alws.fit(model, x, conditions=Given(control=current), ...)`, both with a leading axis
-    for the sequences.
+    Arguments:
+        control: the input u_t of every time, if the model takes one.
+        observed: which times were observed; all of them for None.
+
+    Example: `alws.fit(model, x, conditions=Given(control=current), key=key)`, both with a leading
+    axis for the sequences.
     """
 
     control: PyTree | None = None
@@ -224,12 +228,15 @@ class StateSpace(eqx.Module):
 def sequences(data: PyTree, control: PyTree | None = None) -> tuple[PyTree, Given]:
     """Sequences of unequal length, or with NaN where nothing was observed, as data and conditions.
 
-    `data` is a list of arrays, one for each sequence, time first; so is `control` if the model has
-    one. A time with a NaN or a masked number in any entry counts as not observed; its x is 0.
+    A time with a NaN or a masked number in any entry counts as not observed; its x is 0.
+
+    Arguments:
+        data: a list of arrays, one for each sequence, time first; or of pytrees of such.
+        control: a list of control inputs like it, if the model has one.
 
     Example:
         >>> x, given = alws.sequences([first, second])
-        >>> alws.fit(model, x, conditions=given, key=key, steps=2000)
+        >>> alws.fit(model, x, conditions=given, key=key)
     """
     items = _each(data, "data")
     if len({item.shape[1:] for item in items}) > 1:
