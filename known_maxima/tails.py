@@ -77,7 +77,7 @@ class NormalInverseGaussian(eqx.Module):
 
     def sample_latent(self, key):
         shape = jnp.exp(self.log_shape)
-        return jax.random.wald(key, shape) / shape  # Wald(μ) has mean μ and shape 1
+        return shape * jax.random.wald(key, 1 / shape)  # Wald(μ) has mean μ and shape 1
 
     def log_prior(self, z):
         shape = jnp.exp(self.log_shape)

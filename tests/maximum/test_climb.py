@@ -14,7 +14,7 @@ from scipy.stats import multivariate_normal
 
 import alws
 from alws.maximum import Climber, NotIntegrable, Scoring, impossible
-from alws.maximum.latents import describe, position_of
+from alws.maximum.latents import are_all_combinations, describe, position_of
 from alws.state_space.filters import find_filter, increments
 from alws.state_space.model import Path
 
@@ -304,3 +304,25 @@ def test_long_simulations_are_differentiated_along_their_paths_where_these_have_
         assert not signs.columns.paths
         scale = np.exp(float(smooth.run().model.log_scale))
     np.testing.assert_allclose(2 * scale**2 + 1, data.var() + data.mean() ** 2, rtol=0.05)
+
+
+def test_a_sampler_that_does_not_follow_the_density_is_told():
+    class Doubled(Effect):
+        def sample(self, key):
+            z, x = super().sample(key)
+            return z, x + z  # the density has x = mean + z + noise
+
+    class Shifted(Effect):
+        def sample(self, key):
+            z, x = super().sample(key)
+            return z, x + 1.0
+
+    for kind in (Doubled, Shifted):
+        with pytest.warns(RuntimeWarning, match="`sample` does not follow `log_joint`"):
+            result = alws.fit(kind(START.mean, START.log_scale), DATA, key=jax.random.key(0))
+        assert not result.verdict.trusted
+
+
+def test_latents_of_which_all_combinations_are_summed_leave_nothing_unseen():
+    assert are_all_combinations(np.array([[0, 0], [0, 1], [1, 0], [1, 1]]))
+    assert not are_all_combinations(np.array([[0, 1], [1, 0]]))

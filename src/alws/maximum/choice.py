@@ -4,6 +4,7 @@
 
 The first that the model allows is taken. Where a climb cannot begin, or ends with a reason not to
 trust it, scores are regressed; if they lead to where there is a likelihood, that is climbed again.
+A model whose draws contradict its density is told so: no way of fitting it is right.
 """
 
 import math
@@ -18,7 +19,7 @@ from jaxtyping import Array, Key, PyTree
 
 from alws.estimates import is_long
 from alws.maximum.filtered import climb_filtered
-from alws.maximum.maximise import Found, NotIntegrable, Round
+from alws.maximum.maximise import CONTRADICTED, Found, NotIntegrable, Round
 from alws.maximum.scoring import Scoring, impossible
 from alws.maximum.sequences import climb_windows
 from alws.maximum.starts import Maxima, climb_likelihood
@@ -86,7 +87,7 @@ def find_maximum(
         reason = found.verdict.why
     except NotIntegrable as error:
         found, reason = None, str(error)
-    if reason and _scorable(model, data, conditions):
+    if reason and reason != CONTRADICTED and _scorable(model, data, conditions):
         begun = model if found is None else found.model
         scored = _scored(begun, data, conditions, reason, **{**asked, "seconds": seconds / 2})
         if found is None:

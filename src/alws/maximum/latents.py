@@ -116,6 +116,14 @@ def too_many(latents: Latents) -> bool:
     return len(latents.values) > most
 
 
+def are_all_combinations(values: np.ndarray) -> bool:
+    """Whether the distinct rows are all combinations of the values that each entry takes.
+
+    Example: `are_all_combinations(np.array([[0, 0], [0, 1]]))` is true.
+    """
+    return len(values) == math.prod(len(np.unique(column)) for column in values.T)
+
+
 def _combinations(values: np.ndarray) -> np.ndarray | None:
     """All combinations of the values that each entry takes, or None if they are too many."""
     each = [np.unique(column) for column in values.T]

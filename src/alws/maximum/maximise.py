@@ -26,8 +26,8 @@ from scipy.stats import chi2
 from alws.maximum.climb import Metric, climb, metric
 from alws.maximum.latents import (
     MOST_COMBINATIONS,
-    MOST_VALUES,
     Latents,
+    are_all_combinations,
     describe,
     flat_rows,
     follow,
@@ -74,6 +74,17 @@ SHARP = 1e5
 
 FEW = 0.01
 """The share of observations that may be treated badly."""
+
+SOUND = 0.3
+"""The effective share from which on weighted points are as good as draws of the posterior."""
+
+MOST_SCORES = 2e7
+"""The most numbers that scores of draws may hold."""
+
+CONTRADICTED = (
+    "the model's own draws contradict its density: either `sample` does not follow `log_joint`, "
+    "or the support of a latent moves with a parameter"
+)
 
 DONE = "done"
 """How a climb ends that came to its end."""
@@ -714,6 +725,9 @@ class Climber:
             if shares.mean() < 0.01 and not why:
                 why = "a few points carry all the weight"
         self.say(f"verdict from { ({k: float(f'{v:.3g}') for k, v in notes.items()}) }")
+        sound = shares.mean() > SOUND and notes.get("missed", 0.0) < FEW
+        if not why and (self.contradicted() or (sound and notes.get("bias", 0.0) > self.p)):
+            why = CONTRADICTED
         if why in ("time is up", "it was stopped"):
             why = ""
             left = max(left, min(slope, self.last))
@@ -733,6 +747,20 @@ class Climber:
             self.log,
             getattr(self, "began_at", -np.inf),
         )
+
+    def contradicted(self) -> bool:
+        """Whether the scores of draws are plainly not 0 on average.
+
+        Scores of few distinct values do not count: rare events may be missing among the draws.
+        """
+        n = int(np.clip(MOST_SCORES / self.p, 1000, DRAWS))
+        first = jax.tree.map(lambda a: a[:n], (self.z, self.simulated))
+        s = np.asarray(self.machine.complete(self.theta, *first), np.float64)
+        mean, deviation = s.mean(axis=0), s.std(axis=0)
+        if (~s.any(axis=1)).mean() > FEW:
+            return False
+        off = np.abs(mean) > np.maximum(0.15, 10 / n**0.5) * deviation
+        return any(len(np.unique(s[:, i])) > n / 4 for i in np.flatnonzero(off))
 
     def method(self) -> str:
         """How the posteriors were treated, in words."""
@@ -755,11 +783,10 @@ class Climber:
         points = self.place(self.theta, self.propose(self.theta)[2], self.design())
         mass = self.copies @ np.asarray(points.w).sum(axis=-1)
         values = np.asarray(self.grid.values)
-        if self.room <= MOST_VALUES:
-            number = _occurrences(values, rows)
-        else:
+        number = _occurrences(values, rows)
+        if are_all_combinations(self.latents.values):
             each = zip(values.T[:, :, None], rows.T[:, :, None], strict=True)
-            number = np.min([_occurrences(v, r) for v, r in each], axis=0)
+            number = np.min([_occurrences(v, r) for v, r in each], axis=0, initial=len(rows))
         return float(mass[(number <= 1) & np.asarray(self.grid.live)].sum())
 
     def check_on_simulations(self, m: Metric) -> tuple[float, float]:
