@@ -9,6 +9,7 @@ import optax
 import pytest
 from exact.base import sample_many
 from exact.hidden_markov import HiddenMarkov
+from exact.level import Level, level_log_likelihood
 from jax.scipy.stats import norm
 from scipy.stats import multivariate_normal
 
@@ -154,37 +155,14 @@ def test_many_valued_latents_are_refused_with_the_reason():
         Climber(Walks(jnp.array(0.0)), np.full(20, 7.0), key=jax.random.key(0)).run()
 
 
-class Level(alws.StateSpace):
-    log_noise: jax.Array
-    times: int = eqx.field(static=True)
-
-    def initial(self):
-        return dist.Normal(0.0, 1.0)
-
-    def transition(self, state):
-        return dist.Normal(0.9 * state, 0.3)
-
-    def observation(self, state):
-        return dist.Normal(state, jnp.exp(self.log_noise))
-
-
-def dense(x, log_noise):
-    """log p(x) as one normal vector."""
-    variances = [1.0]
-    for _ in range(len(x) - 1):
-        variances.append(0.81 * variances[-1] + 0.09)
-    lag = np.abs(np.subtract.outer(np.arange(len(x)), np.arange(len(x))))
-    first = np.minimum.outer(np.arange(len(x)), np.arange(len(x)))
-    covariance = np.array(variances)[first] * 0.9**lag + np.exp(2 * log_noise) * np.eye(len(x))
-    return multivariate_normal.logpdf(x, np.zeros(len(x)), covariance)
-
-
 def test_the_kalman_filter_is_found_and_exact(key):
     model = Level(jnp.array(-0.5), 30)
     _, x = model.sample(key)
     kind = find_filter(model, key)
     assert kind.kind == "kalman"
-    np.testing.assert_allclose(increments(model, kind, x).sum(), dense(x, -0.5), rtol=1e-5)
+    np.testing.assert_allclose(
+        increments(model, kind, x).sum(), level_log_likelihood(x, -0.5), rtol=1e-5
+    )
 
 
 class Hidden(alws.StateSpace):
@@ -218,10 +196,10 @@ def test_a_long_sequence_is_fitted_to_its_maximum(key):
     _, x = model.sample(key)
     result = alws.fit(Level(jnp.array(1.0), 100), x[None], key=key, starts=3)
     grid = np.linspace(-2, 1, 3001)
-    small = [dense(np.asarray(x), g) for g in grid[::50]]
+    small = [level_log_likelihood(np.asarray(x), g) for g in grid[::50]]
     best = max(small)
     assert result.verdict.trusted
-    assert dense(np.asarray(x), float(result.model.log_noise)) > best - 0.01
+    assert level_log_likelihood(np.asarray(x), float(result.model.log_noise)) > best - 0.01
     assert [number for _, number in result.maxima] == [3]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from exact import PROBLEMS
+from exact.level import Level, level_log_likelihood
 from jax.scipy.special import logsumexp
 from jax.scipy.stats import norm
 
@@ -104,33 +105,11 @@ def test_latents_that_sum_to_one_are_integrated(key):
     np.testing.assert_allclose(found.each, exact, atol=1e-3)
 
 
-class Level(alws.StateSpace):
-    log_noise: jax.Array
-    times: int = eqx.field(static=True)
-
-    def initial(self):
-        return dist.Normal(0.0, 1.0)
-
-    def transition(self, state):
-        return dist.Normal(0.9 * state, 0.3)
-
-    def observation(self, state):
-        return dist.Normal(state, jnp.exp(self.log_noise))
-
-
 def test_sequences_are_filtered(key):
     model = Level(jnp.array(-0.5), 20)
     _, x = jax.vmap(model.sample)(jax.random.split(key, 3))
     found = alws.log_likelihood(model, x, key=key)
-    lag = np.abs(np.subtract.outer(np.arange(20), np.arange(20)))
-    variances = [1.0]
-    for _ in range(19):
-        variances.append(0.81 * variances[-1] + 0.09)
-    shared = np.array(variances)[np.minimum.outer(np.arange(20), np.arange(20))] * 0.9**lag
-    covariance = shared + np.exp(-1.0) * np.eye(20)
-    exact = [
-        np.float64(dist.MultivariateNormal(0.0, covariance).log_prob(np.asarray(s))) for s in x
-    ]
+    exact = [level_log_likelihood(s, -0.5) for s in x]
     np.testing.assert_allclose(found.each, exact, rtol=1e-4)
     assert found.error == 0
     assert "Kalman" in found.method

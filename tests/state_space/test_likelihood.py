@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from exact.level import Level, level_log_likelihood
 from scipy.integrate import quad
-from scipy.stats import gamma, multivariate_normal, norm, poisson
+from scipy.stats import gamma, norm, poisson
 
 import alws
 from alws.state_space import (
@@ -18,34 +19,6 @@ from alws.state_space import (
     sequence_log_likelihood,
 )
 from alws.state_space.grid import place, why_no_grid
-
-
-class Level(alws.StateSpace):
-    log_noise: jax.Array
-    times: int = eqx.field(static=True)
-
-    def initial(self):
-        return dist.Normal(0.0, 1.0)
-
-    def transition(self, state):
-        return dist.Normal(0.9 * state, 0.3)
-
-    def observation(self, state):
-        return dist.Normal(state, jnp.exp(self.log_noise))
-
-
-def dense(x, log_noise, observed=None):
-    """log p(x) of `Level` as one normal vector, of the times that are observed."""
-    observed = np.ones(len(x), bool) if observed is None else observed
-    variances = [1.0]
-    for _ in range(len(x) - 1):
-        variances.append(0.81 * variances[-1] + 0.09)
-    lag = np.abs(np.subtract.outer(np.arange(len(x)), np.arange(len(x))))
-    first = np.minimum.outer(np.arange(len(x)), np.arange(len(x)))
-    covariance = np.array(variances)[first] * 0.9**lag + np.exp(2 * log_noise) * np.eye(len(x))
-    covariance = covariance[np.ix_(observed, observed)]
-    return multivariate_normal.logpdf(np.asarray(x)[observed], cov=covariance)
-
 
 LEVEL = Level(jnp.array(-0.5), 25)
 
@@ -59,7 +32,9 @@ def test_a_linear_gaussian_model_is_filtered_exactly(key):
     found = sequence_log_likelihood(LEVEL, x, key=key)
     assert "Kalman" in found.method
     np.testing.assert_array_equal(found.error, 0)
-    np.testing.assert_allclose(found.value, [dense(row, -0.5) for row in x], rtol=1e-6)
+    np.testing.assert_allclose(
+        found.value, [level_log_likelihood(row, -0.5) for row in x], rtol=1e-6
+    )
 
 
 def test_the_grid_agrees_with_the_kalman_filter_and_so_do_its_scores(key):
@@ -83,7 +58,10 @@ def test_missing_times_count_for_nothing_in_every_filter(key):
     rows = np.array(some(LEVEL, key, 2), float)
     rows[0, [3, 4, 9]] = np.nan
     x, given = alws.sequences([rows[0], rows[1][:18]])
-    known = [dense(rows[0], -0.5, ~np.isnan(rows[0])), dense(rows[1][:18], -0.5)]
+    known = [
+        level_log_likelihood(rows[0], -0.5, ~np.isnan(rows[0])),
+        level_log_likelihood(rows[1][:18], -0.5),
+    ]
     exact = sequence_log_likelihood(LEVEL, x, given, key=key)
     np.testing.assert_allclose(exact.value, known, rtol=1e-6)
     with jax.enable_x64(True):
@@ -100,7 +78,7 @@ def test_missing_times_count_for_nothing_in_every_filter(key):
 @pytest.mark.parametrize("particles", [50, 400])
 def test_the_error_of_particles_is_as_large_as_it_says(particles, key):
     x = some(LEVEL, key, 60)
-    exact = np.array([dense(row, -0.5) for row in x])
+    exact = np.array([level_log_likelihood(row, -0.5) for row in x])
     found = sequence_log_likelihood(LEVEL, x, key=key, particles=particles)
     z = (found.value - exact) / found.error
     assert abs(z.mean()) < 3 / len(z) ** 0.5
