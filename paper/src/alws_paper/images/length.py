@@ -192,7 +192,7 @@ EXPERIMENT = Experiment(
             seconds=660.0,
             scored=10_000,
             first_mark=FIRST_MARK,
-            annealed=20,
+            annealed=50,
             again=(),
             fashion=("ALWS-F", "VAE"),
         ),
