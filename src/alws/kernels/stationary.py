@@ -139,6 +139,15 @@ class SquaredExponential(Stationary):
     Example: `SquaredExponential(Linear.random(key, 784, 300))`.
     """
 
+    def __init__(
+        self,
+        features: Features | None = None,
+        *,
+        bandwidth: float | None = None,
+        track: bool | None = None,
+    ):
+        super().__init__(features, bandwidth=bandwidth, track=track)
+
     def profile(self, squares: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-squares / 2)
 
@@ -175,6 +184,15 @@ class Matern12(Stationary):
     Example: `Matern12(Linear.random(key, 784, 300))`.
     """
 
+    def __init__(
+        self,
+        features: Features | None = None,
+        *,
+        bandwidth: float | None = None,
+        track: bool | None = None,
+    ):
+        super().__init__(features, bandwidth=bandwidth, track=track)
+
     def profile(self, squares: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-_root(squares))
 
@@ -192,6 +210,15 @@ class Matern32(Stationary):
 
     Example: `Matern32(Linear.random(key, 784, 300))`.
     """
+
+    def __init__(
+        self,
+        features: Features | None = None,
+        *,
+        bandwidth: float | None = None,
+        track: bool | None = None,
+    ):
+        super().__init__(features, bandwidth=bandwidth, track=track)
 
     def profile(self, squares: Float[Array, "n m"]) -> Float[Array, "n m"]:
         r = _root(3 * squares)
@@ -211,6 +238,15 @@ class Matern52(Stationary):
 
     Example: `Matern52(Linear.random(key, 784, 300))`.
     """
+
+    def __init__(
+        self,
+        features: Features | None = None,
+        *,
+        bandwidth: float | None = None,
+        track: bool | None = None,
+    ):
+        super().__init__(features, bandwidth=bandwidth, track=track)
 
     def profile(self, squares: Float[Array, "n m"]) -> Float[Array, "n m"]:
         r = _root(5 * squares)
