@@ -8,7 +8,8 @@ the mean of ∇_θ log p(z, x) over them is the gradient of the mean log likelih
 gradient is compared with it layer by layer, for other bandwidths, ridges and numbers of sleep
 samples, and with a projection on the principal components of the generator's own images, which has
 no noise to fit: what adapting a linear projection can hope for. Beside it stand prior draws
-weighted by the density they give each image: these need no sleep samples that are like the data.
+weighted by the density they give each image, and the ends of short chains: what looks at the
+density itself.
 
 `halves` is the cosine between the gradients of two halves of the chains: no estimate can be seen to
 agree better than that. `cosines` are those of one set of draws, `mean` that of the mean over all
@@ -38,7 +39,7 @@ COMPONENTS = 40
 
 
 def posterior_draws(model, x, key, chains, transitions):
-    """z [kept, images, chains, latent] from p(z | x), every sixth of the last transitions."""
+    """z [transitions, images, chains, latent]: Hamiltonian chains that approach p(z | x)."""
 
     def nearest(key):
         z = jax.vmap(model.sample_latent)(jax.random.split(key, PRIOR_DRAWS))
@@ -75,7 +76,7 @@ def posterior_draws(model, x, key, chains, transitions):
     z = jnp.stack([nearest(k) for k in jax.random.split(key, chains)], axis=1)
     start = (z, *slopes(z, x), jnp.full(len(x), 0.02))
     _, path = jax.lax.scan(transition, start, jax.random.split(key, transitions))
-    return path[-6 * KEPT :: 6]
+    return path
 
 
 def posterior_gradient(model, x, z):
@@ -107,6 +108,11 @@ def weighted_gradient(model, x, key, number):
         return (weights * density).sum() / len(x)
 
     return eqx.filter_grad(objective)(model)
+
+
+def chain_gradient(model, x, key, transitions):
+    """∇_θ of the mean of log p(z, x), z the end of one short chain for each image."""
+    return posterior_gradient(model, x, posterior_draws(model, x, key, 1, transitions)[-1:])
 
 
 def layers(gradient):
@@ -159,9 +165,8 @@ def main():
     model, gamma = trained.state.learnt.model, trained.state.learnt.regression
     order = np.random.default_rng(0).permutation(len(data.train))
     x = jnp.asarray(data.train[order[:100]])
-    z = eqx.filter_jit(lambda model, key: posterior_draws(model, x, key, chains, transitions))(
-        model, jax.random.key(1)
-    )
+    path = eqx.filter_jit(lambda model, key: posterior_draws(model, x, key, chains, transitions))
+    z = path(model, jax.random.key(1))[-6 * KEPT :: 6]
     gradient = eqx.filter_jit(lambda model, z: posterior_gradient(model, x, z))
     halves = [gradient(model, z[:, :, i::2]) for i in range(2)]
     truth = jax.tree.map(lambda a, b: (a + b) / 2, *halves)
@@ -184,6 +189,10 @@ def main():
     for number in (1000, 20_000):
         estimates[f"weights of {number} prior draws"] = eqx.filter_jit(
             lambda model, key, n=number: weighted_gradient(model, x, key, n)
+        )
+    for number in (5, 20):
+        estimates[f"chains of {number} transitions"] = eqx.filter_jit(
+            lambda model, key, n=number: chain_gradient(model, x, key, n)
         )
     with one_lapack_thread():
         for name, estimate in estimates.items():
