@@ -301,7 +301,7 @@ def test_the_comparison_at_length_takes_finished_runs_from_the_gallery(tmp_path,
     result = invoke(*command, "--out", first, "--finished")
     assert result.exit_code == 0, result.output
     claims = json.loads((first / "claims.json").read_text())
-    left = "not run yet: mnist-connected-VAE-1, fashion-connected-VAE-0"
+    left = "not run yet: VAE on mnist (seed 1), VAE on fashion"
     assert claims
     assert all(claim["compared"].endswith(left) for claim in claims)
     record = json.loads((first / "settings.json").read_text())

@@ -23,6 +23,7 @@ BOTH = ("ALWS-F", "ALWS-A")
 AGREE = 0.7
 """The rank correlation over methods from which two generators are said to agree."""
 EQUAL = {"epochs": "at equal epochs", "seconds": "in equal time"}
+HIGHEST = "the highest held-out likelihood of the maximum-likelihood methods in equal time"
 TRAINED = 0.5
 """The share of the worst first score that the best method must reach for an order to count."""
 
@@ -294,8 +295,7 @@ def _likelihood(group: Group, cells: Cells, prefix: str, words: str, ours: str) 
     )
     return [
         Claim(
-            f"{group}: {ours} has the highest held-out likelihood of the maximum-likelihood "
-            f"methods in equal time{words}",
+            f"{group}: {ours} has {HIGHEST}{words}",
             "not given; maximum likelihood is the aim (bar: the highest median over seeds)",
             f"nats an image: {', '.join(rows)}; standard error over test images "
             f"{significant(max(errors[ours]), 2)}",

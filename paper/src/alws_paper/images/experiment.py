@@ -86,7 +86,7 @@ def run_plans(plans: list[Plan], run: Run, *, finished_only: bool = False) -> Gr
     groups = grouped(finished)
     write_table(finished, run.directory / TABLE)
     data = {name: examples(name) for name in dict.fromkeys(group.dataset for group in groups)}
-    run.save_figure(figure(groups, data, plans[0].scale().compared), dpi=170)
+    run.save_figure(figure(groups, data, run.setting), dpi=170)
     return groups
 
 

@@ -28,11 +28,15 @@ from pathlib import Path
 from alws_paper.claim import Scale
 from alws_paper.gallery import CELLS, RECORD, copy_cells
 from alws_paper.images.claims import (
+    EQUAL,
+    HIGHEST,
+    NAMES,
     Cells,
     Group,
     Groups,
     both_claim,
     likelihood_claim,
+    likelihood_methods,
     lowest_claim,
     only,
     particles_claim,
@@ -88,7 +92,8 @@ def bench_length(
     def scale(settings: Settings) -> Scale:
         """What is compared, with the runs that are missing."""
         plans = [shifted(plan, seed) for plan in settings.parts()]
-        left = [cell.name for cell, _ in tasks_of(plans) if not is_done(cell, directory)]
+        cells = [cell for cell, _ in tasks_of(plans) if not is_done(cell, directory)]
+        left = [f"{c.method} on {c.dataset}" + (f" (seed {c.seed})" * (c.seed > 0)) for c in cells]
         found = EXPERIMENT.scale(settings)
         if not finished or not left:
             return found
@@ -145,20 +150,25 @@ def claims(groups: Groups) -> list[Claim]:
 
 def _unadapted(group: Group, cells: Cells) -> list[Claim]:
     """ALWS-F and the library's own regression, each against the methods that are not ALWS."""
-    rivals = [name for name in cells if not name.startswith("ALWS")]
+    rivals = [name for name in likelihood_methods(cells) if not name.startswith("ALWS")]
+    than = " and ".join([", ".join(rivals[:-1]), rivals[-1]] if rivals[1:] else rivals)
     found = []
     both: tuple[Axis, ...] = ("epochs", "seconds")
     scores: tuple[Score, ...] = ("frechet", "kernel")
     for ours, axes in (("ALWS-F", both), ("ALWS", both[1:])):
-        if ours not in cells:
+        if ours not in cells or not rivals:
             continue
         part = only(cells, ours, *rivals)
         for axis in axes:
             for score in scores:
-                found += lowest_claim(group, part, axis, score, PAPER[axis], ours)
+                words = f"{group}: {ours} has a lower {NAMES[score]} than {than} {EQUAL[axis]}"
+                made = lowest_claim(group, part, axis, score, PAPER[axis], ours)
+                found += [replace(claim, claim=words) for claim in made]
         if ours == "ALWS-F" and "ALWS-A" not in cells:
-            found += likelihood_claim(group, part, ours)
-    return [replace(c, claim=f"{c.claim} that are not ALWS") for c in found]
+            words = f"a higher held-out likelihood than {than} at the end of training"
+            for claim in likelihood_claim(group, part, ours):
+                found.append(replace(claim, claim=claim.claim.replace(HIGHEST, words)))
+    return found
 
 
 EXPERIMENT = Experiment(
