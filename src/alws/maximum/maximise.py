@@ -684,9 +684,11 @@ class Climber:
         self.style = "gaussian" if noises["gaussian"] < 0.3 * noises[style] else style
         if self.style != "gaussian":
             self.mode, self.shape = fitted
-        many = self.size * self.points * self.p > 2e6 and self.points > 8 * self.dimension
+        exact = noises["gaussian"] < 1e-6  # then the posteriors are Gaussian, and few points do
+        enough = int(2 ** np.ceil(np.log2((2 if exact else 4) * self.dimension)))
+        many = self.size * self.points * self.p > 2e6 and self.points >= 2 * enough
         if self.style == "gaussian" and many:
-            self.points = int(2 ** np.ceil(np.log2(4 * self.dimension)))
+            self.points = enough
             self.lattice = lattice(self.points, self.dimension)
         self.say(f"{self.style} points; noise by style {noises}")
 
@@ -728,6 +730,8 @@ class Climber:
         sound = shares.mean() > SOUND and notes.get("missed", 0.0) < FEW
         if not why and (self.contradicted() or (sound and notes.get("bias", 0.0) > self.p)):
             why = CONTRADICTED
+        if self.p > MANY:  # the curvature was not measured
+            most = max(most, self.tolerance)
         if why in ("time is up", "it was stopped"):
             why = ""
             left = max(left, min(slope, self.last))
