@@ -139,8 +139,8 @@ def place(
         most = min(most, int((MOST_DENSITIES / (4 * size[0] * size[1])) ** 0.5))
 
     def run(nodes: np.ndarray, heat: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-        values, held = _each(model, jnp.asarray(nodes), x, given, heat)
-        return np.asarray(values), np.asarray(held)
+        values, share = _each(model, jnp.asarray(nodes), x, given, heat)
+        return np.asarray(values), np.asarray(share)
 
     def none(reason: str) -> Placed:
         return Placed(np.zeros((2, 0)), np.zeros((2, 0)), np.inf, 0.0, reason)
@@ -162,14 +162,14 @@ def place(
             return none(f"its state needs a grid of more than {most} nodes")
         nodes, wide = ruler.nodes(number), ruler.nodes(2 * number, 2.0)
         fine = ruler.nodes(2 * number)
-        (value, held), (wide_value, wide_held) = run(nodes), run(wide)
+        (value, share), (wide_value, wide_share) = run(nodes), run(wide)
         errors = [_difference(value, other) for other in (wide_value, run(fine)[0])]
         if sum(errors) <= tolerance:
             return Placed(nodes, fine, sum(errors), step)
         if errors[0] > tolerance / 2:
-            low, high = _occupied(wide, wide_held)
+            low, high = _occupied(wide, wide_share)
         elif number > FEWEST:
-            low, high = _occupied(nodes, held)
+            low, high = _occupied(nodes, share)
         if errors[1] > tolerance / 2:
             step /= 2
     return none("its grid does not settle")
@@ -238,8 +238,8 @@ def _filter(
         before = masses(begin) if model.observe_start else move(masses(begin), at_first[-1])
     alpha, found = see(before, *at_first)
     later = jax.tree.map(lambda a: a[1:], items)
-    (_, held), rest = jax.lax.scan(step, (alpha, _share(alpha)), later)
-    return jnp.concatenate([jnp.stack([*known, found]), rest]), held
+    (_, share), rest = jax.lax.scan(step, (alpha, _share(alpha)), later)
+    return jnp.concatenate([jnp.stack([*known, found]), rest]), share
 
 
 def _share(alpha: Array) -> Array:
@@ -253,11 +253,11 @@ def _each(
     """The log likelihood of each sequence, and what the nodes hold at most in any of them."""
 
     def one(x: PyTree, given: Given) -> tuple[Array, Array]:
-        found, held = _filter(model, nodes, x, given, heat)
-        return found.sum(), held
+        found, share = _filter(model, nodes, x, given, heat)
+        return found.sum(), share
 
-    values, held = jax.vmap(one)(x, given)
-    return values, held.max(axis=0)
+    values, share = jax.vmap(one)(x, given)
+    return values, share.max(axis=0)
 
 
 # Where the nodes are ----------------------------------------------------------------------------
@@ -315,9 +315,9 @@ def _locate(run: Callable, low: float, high: float, width: float) -> tuple[float
     return low, high
 
 
-def _occupied(nodes: np.ndarray, held: np.ndarray) -> tuple[float, float]:
+def _occupied(nodes: np.ndarray, share: np.ndarray) -> tuple[float, float]:
     """The ends of what holds anything, and a margin."""
-    full = np.flatnonzero(held > EMPTY)
+    full = np.flatnonzero(share > EMPTY)
     if not len(full):
         return float(nodes[0, 0]), float(nodes[0, -1])
     margin = max(4.0, 0.05 * (full[-1] - full[0]))
