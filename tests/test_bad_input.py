@@ -194,6 +194,32 @@ def test_error(error, message, arguments):
         fit(**arguments)
 
 
+class Calls(TwoStates):
+    def likelihood(self, z):
+        return alws.likelihoods.Gaussian(self.nothing[z], 1.0)
+
+
+class Branches(Mixture):
+    def log_joint(self, z, x):
+        return super().log_joint(z, x) if x > 0 else -x
+
+
+def test_what_a_method_raises_is_told_with_what_it_was_given():
+    with pytest.raises(
+        ValueError, match=r"`likelihood\(z\)` must run .* z int32\[\]; it raised Attr"
+    ):
+        fit(model=split(Calls), data=POSITIVES)
+    with pytest.raises(
+        TypeError, match=r"z int32\[\], x float32\[\]; .* `jnp\.where` or `jax\.lax"
+    ):
+        fit(model=make(Branches))
+
+
+def test_a_list_of_arrays_of_one_number_is_told_how_to_be_one_array():
+    with pytest.raises(ValueError, match=r"got a scalar\. Write `jnp\.stack\(data\)`"):
+        fit(data=[jnp.array(1.0), jnp.array(2.0)])
+
+
 @pytest.fixture
 def unchecked():
     """Without the types that the tests check and users do not."""

@@ -12,6 +12,7 @@ import pytest
 import alws
 from alws import checkpoint
 from alws.checkpoint import CheckpointError
+from alws.devices import fingerprint
 
 
 @pytest.fixture
@@ -57,6 +58,15 @@ def test_a_flipped_byte_is_refused(tree, tmp_path):
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="damaged"):
         checkpoint.load(path, tree)
+
+
+def test_numbers_of_16_bits_are_saved_and_told_apart(tmp_path):
+    half = {"a": jnp.array([1.0, 2.0], jnp.bfloat16)}
+    assert fingerprint(half) != fingerprint({"a": half["a"] + 1})
+    checkpoint.save(tmp_path / "c.npz", half, {})
+    loaded = checkpoint.load(tmp_path / "c.npz", {"a": jnp.zeros(2, jnp.bfloat16)})
+    assert loaded["a"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(loaded["a"], half["a"])
 
 
 def test_another_shape_is_refused(tree, tmp_path):

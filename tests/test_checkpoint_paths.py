@@ -169,3 +169,43 @@ def test_a_climb_whose_parameters_are_not_finite_is_refused(tmp_path):
     rewritten(path, spoil)
     with pytest.raises(CheckpointError, match="its parameters are not finite"):
         fit(path, chosen=True, resume=True)
+
+
+def test_a_climb_goes_on_as_it_was_started_and_keeps_its_result_at_the_end(tmp_path):
+    path, rounds = tmp_path / "c.npz", []
+    with pytest.raises(CheckpointError, match="there is no checkpoint at"):
+        fit(path, chosen=True, resume=True)
+    whole = fit(path, chosen=True, callbacks=[lambda report: rounds.append(report.step)])
+    with pytest.raises(CheckpointError, match=r"was started with; key was '.*', is"):
+        alws.fit(Normal(jnp.array(0.5)), DATA, key=jax.random.key(1), checkpoint=path, resume=True)
+    with pytest.raises(CheckpointError, match="of a fit by steps, got that of a climb"):
+        fit(path, resume=True)
+
+    def fail(report):
+        if report.step == rounds[-1]:
+            raise RuntimeError("full")
+
+    with pytest.warns(RuntimeWarning, match=r"after the last step it raised RuntimeError\('full'"):
+        kept = fit(None, chosen=True, callbacks=[fail])
+    np.testing.assert_array_equal(kept.model.mean, whole.model.mean)
+
+
+class Spike(Normal):
+    """Half of the latents are 0: no points integrate them, and one observation is no regression."""
+
+    def sample(self, key):
+        z, x = super().sample(key)
+        there = jax.random.bernoulli(key)
+        return jnp.where(there, z, 0.0), x - jnp.where(there, 0.0, z)
+
+    def log_joint(self, z, x):
+        return jnp.where(z == 0, -0.9, -0.5 * z**2 - 1.8) - 0.5 * (x - self.mean - z) ** 2
+
+
+def test_a_fit_that_is_no_climb_says_that_it_wrote_no_checkpoint(tmp_path):
+    with pytest.warns(RuntimeWarning, match="c.npz was neither read nor written"):
+        alws.fit(
+            Spike(jnp.array(0.5)), DATA, key=jax.random.key(0), checkpoint=tmp_path / "c.npz",
+            seconds=1.0,
+        )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []

@@ -33,6 +33,33 @@ def grouped(table=None, **changes):
     return alws.groups(table, **{**given, **changes})
 
 
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"by": 0}, TypeError, r"`by` must be the name of a column .* got 0. .*rename"),
+        ({"covariates": None}, TypeError, "`covariates` must be the name .* got None"),
+        ({"covariates": ["size", "sick"]}, ValueError, r"no covariate .* got \['sick'\] as both"),
+        ({"table": {**TABLE, "herd": ["1", 1] * 3}}, ValueError, "one kind, got others and text"),
+        ({"table": {**TABLE, "herd": [[1], [1, 2]] * 3}}, ValueError, "must be one value a row"),
+        (
+            {"table": pd.DataFrame({**TABLE, "herd": [[1], [1, 2]] * 3})},
+            TypeError,
+            r"text or numbers, got \[1\]",
+        ),
+        ({"table": {**TABLE, "size": [1e300] * 6}}, ValueError, "must have room in float32"),
+    ],
+)
+def test_columns_have_names_and_one_part_each(changes, error, message):
+    with pytest.raises(error, match=message):
+        grouped(**changes)
+
+
+def test_rows_take_a_distribution_for_each_outcome():
+    rows = grouped().conditions
+    with pytest.raises(TypeError, match=r"one for the outcome or a dictionary .* got <numpyro"):
+        rows.sample(dist.Normal(0.0, 1.0), jax.random.key(0))
+
+
 def test_the_page_on_grouped_data_runs_as_written(monkeypatch):
     """But for the climb: the fit is prepared, with all its checks."""
     page = Path(__file__).parents[1] / "docs" / "grouped-data.md"

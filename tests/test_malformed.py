@@ -30,6 +30,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from jax.scipy.stats import norm
+from scipy import stats
 
 import alws
 from alws import (
@@ -274,6 +275,13 @@ MODELS = [
     model("three things", sample=lambda self, key: (0.0, 0.0, 0.0)),
     model("returns None", sample=lambda self, key: None),
     model("takes no key", sample=lambda self: (0.0, 0.0)),
+    model("z is text", sample=lambda self, key: ("z", jax.random.normal(key))),
+    model("z is nothing", sample=lambda self, key: (None, jax.random.normal(key))),
+    model("z is empty", sample=lambda self, key: (jnp.zeros(0), jax.random.normal(key))),
+    model("sample that fails", sample=lambda self, key: {}["z"]),
+    model("sample by float()", sample=lambda self, key: (0.0, float(jax.random.normal(key)))),
+    model("complex parameter", mean=jnp.array(0.5 + 1j)),
+    model("empty parameter", mean=jnp.zeros(0)),
     model("x of two numbers", sample=lambda self, key: (0.0, jax.random.normal(key, (2,)))),
     model("x in a dictionary", sample=lambda self, key: (0.0, {"x": jax.random.normal(key)})),
 ]
@@ -285,6 +293,11 @@ DENSITIES = [
     model("log joint text", log_joint=lambda self, z, x: "high"),
     model("log joint NaN", log_joint=lambda self, z, x: jnp.log(-1 - x**2) + self.mean),
     model("log joint infinite", log_joint=lambda self, z, x: self.mean / jnp.zeros(())),
+    model("log joint of two axes", log_joint=lambda self, z, x: norm.logpdf(x - z)[None]),
+    model("log joint of 16 bits", log_joint=lambda self, z, x: norm.logpdf(x).astype(jnp.float16)),
+    model("log joint by SciPy", log_joint=lambda self, z, x: stats.norm.logpdf(x)),
+    model("log joint with if", log_joint=lambda self, z, x: norm.logpdf(x) if x > 0 else -x),
+    model("log joint that fails", log_joint=lambda self, z, x: self.nothing),
     model("log joint of three", log_joint=lambda self, z, x, y: norm.logpdf(x)),
     model("log joint of one", log_joint=lambda self, z: norm.logpdf(z)),
 ]
@@ -388,6 +401,30 @@ MORE = {
     "starts": count(1) | thing(st.integers(2, 9)),
     "seconds": amount(),
 }
+TABLE = {
+    "s": np.repeat([1, 2, 3], 4),
+    "y": PLAIN,
+    "a": PLAIN**2,
+    "name": np.array(["x", "y", "z"] * 4),
+    "day": np.arange(SIZE).astype("datetime64[D]"),
+}
+NAMES = named([None, 0, 1.5, ["s", "s"], ["nothing"], [None], b"s", {"s": 1}, Odd(), "", [["s"]]])
+
+
+def wrong_tables():
+    """Tables of which one column is not what it must be."""
+    wrong = {
+        "y": [PLAIN * np.inf, PLAIN * np.nan, PLAIN + 1j, PLAIN.astype(str), PLAIN[:3], 3.0],
+        "a": [broken(PLAIN, 3, np.nan), PLAIN * 1e300, [None] * SIZE, PLAIN[:, None], [1, "b"] * 6],
+        "s": [[1, "1"] * 6, [[1]] * SIZE, broken(PLAIN, 2, np.nan), [None] + [1] * (SIZE - 1)],
+    }
+    return [
+        Thing(f"{name} {value!r:.60}", {**TABLE, name: value})
+        for name, values in wrong.items()
+        for value in values
+    ]
+
+
 ASKED = {"steps": 1, "settings": alws.Settings(**FEW)}
 CALLS = [
     Call("prepare", alws.prepare, {**COMMON, **ASKED}, FIT),
@@ -553,6 +590,19 @@ CALLS = [
                 [[PLAIN], [PLAIN[:5], PLAIN], [PLAIN, PLAIN], 3, "ab", [[1.0, None], [2.0]], {}]
             )
             | named([[PLAIN.astype(str)] * 2, [np.ones((12, 2)), np.ones((5, 3))]]),
+        },
+    ),
+    Call(
+        "groups",
+        alws.groups,
+        {"table": TABLE, "by": "s", "outcome": "y", "covariates": "a"},
+        {
+            "table": junk() | st.sampled_from(wrong_tables()),
+            "by": NAMES | named(["y", ()]),
+            "outcome": NAMES | named(["s", "a", "name", "day", ()]),
+            "covariates": NAMES.filter(lambda t: t.value != [] and t.value != "")
+            | named(["y", "day"]),
+            "levels": NAMES.filter(lambda t: t.value != []) | named(["s", "y"]),
         },
     ),
     Call(
@@ -736,10 +786,11 @@ DAMAGED = ("is damaged", "cut short", "lacks", "is encrypted", "has only")
 
 def is_clear(error: Exception) -> bool:
     """Whether the library itself raised it, as what it raises, with a rule."""
-    where = traceback.extract_tb(error.__traceback__)[-1].filename
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    here = last.filename.startswith(SOURCE) and (last.line or "").startswith("raise")
     kinds = (ValueError, TypeError, FileExistsError)
     rule = any(part in str(error) for part in RULES + DAMAGED)
-    return isinstance(error, kinds) and where.startswith(SOURCE) and rule
+    return isinstance(error, kinds) and here and rule
 
 
 def arrays(answer: Any) -> list[np.ndarray]:

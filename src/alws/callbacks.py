@@ -24,7 +24,10 @@ from alws.values import at_least, function, number
 
 
 class Report(NamedTuple):
-    """Where a fit stands: the step, its metrics as plain numbers, and the model."""
+    """Where a fit stands: the step, its metrics as plain numbers, and the model.
+
+    `steps` is how many there will be; 0 while nobody knows, in a fit that chooses for itself.
+    """
 
     step: int
     steps: int

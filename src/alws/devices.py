@@ -380,7 +380,7 @@ def fingerprint(tree: PyTree) -> str:
         if eqx.is_array_like(leaf):
             array = np.ascontiguousarray(leaf)
             digest.update(repr((array.shape, array.dtype)).encode())
-            digest.update(array.data if array.size else b"")
+            digest.update(array.reshape(-1).view(np.uint8).data)
         else:
             digest.update(_words(leaf))
     return digest.hexdigest()

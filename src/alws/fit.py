@@ -530,7 +530,7 @@ def fit(
     batch_size: int | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoint: str | Path | None = None,
-    checkpoint_every: int = 500,
+    checkpoint_every: int | None = None,
     resume: bool = False,
     progress: bool | None = None,
     seconds: float = 120.0,
@@ -563,11 +563,12 @@ def fit(
         batch_size: how many observations a step sees; all of up to 1024, 256 of more by default.
         callbacks: each is called with a `Report` at the steps that are measured; one that returns
             True stops the fit.
-        checkpoint: a file, written every `checkpoint_every` steps and at the end.
-        checkpoint_every: as it says.
+        checkpoint: a file, written every `checkpoint_every` steps and at the end. A fit that
+            filters sequences or regresses scores writes none, and says so.
+        checkpoint_every: 500 steps by default, or 10 rounds of a fit that chooses for itself.
         resume: go on from the checkpoint, bit for bit as if the fit had not stopped. Everything
-            must be as it was when it was started; with an optimiser of your own there may be more
-            steps.
+            must be as it was when it was started, but for the values of the model's parameters,
+            which are the checkpoint's; with an optimiser of your own there may be more steps.
         progress: show a bar; by default where the output is a terminal.
         seconds: of the processor, the most that a fit without `steps` takes from each start.
 
@@ -581,6 +582,8 @@ def fit(
     callbacks = checked(callbacks)
     checkpoint = checkpoints.check_name(checkpoint, resume)
     at_least("starts", starts, 1)
+    if checkpoint_every is not None:
+        at_least("checkpoint_every", checkpoint_every, 1)
     positive("seconds", seconds, " 120 is usual.")
     common: dict[str, Any] = {
         "key": key,
@@ -634,12 +637,11 @@ def _climb(
     batch_size: int | None,
     callbacks: Sequence[Callback],
     checkpoint: Path | None,
-    checkpoint_every: int,
+    checkpoint_every: int | None,
     resume: bool,
     progress: bool | None,
 ) -> Result[Model] | str:
     """The fit by a log likelihood, or why there is none."""
-    at_least("checkpoint_every", checkpoint_every, 1)
     checkpoints.check_standing(checkpoint, resume)
     prepared = prepare(
         model, data, key=key, steps=1, settings=_for_checks(model, data), conditions=conditions,
@@ -648,8 +650,14 @@ def _climb(
     origin = {}
     if checkpoint is not None:
         checkpoints.reserve(checkpoint, prepared.state)
-        origin = _origin(prepared, 1, Settings()) | {"starts": starts}
-        if not resume:
+        origin = _origin(prepared, 1, Settings()) | {
+            "starts": starts,
+            "key": fingerprint(key),
+            "model": describe(prepared.state.model, values=starts > 1),
+        }
+        if resume:
+            checkpoints.header(checkpoint)
+        else:
             checkpoints.check_path(checkpoint, resume, origin)
     bar = ProgressBar(0, 0, progress)
     history: list[tuple[float, float]] = []
@@ -670,13 +678,15 @@ def _climb(
             seconds=seconds,
             watch=watch,
             checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
+            checkpoint_every=checkpoint_every or 10,
             origin=origin,
             resume=resume,
         )
     if isinstance(done, str):
         return done
     found, maxima = done
+    if checkpoint is not None and not (checkpoint.exists() and checkpoints.is_of_climb(checkpoint)):
+        _warn_of_no_checkpoint(checkpoint, found.method)
     state = prepared.state._replace(model=found.model)
     numbers, heights = np.array(history or np.zeros((0, 2))).T
     return Result(
@@ -694,6 +704,17 @@ def _climb(
         tuple(found.log),
         lambda: found.verdict,
         _range_of(prepared.problem.conditions),
+    )
+
+
+def _warn_of_no_checkpoint(path: Path, method: str) -> None:
+    """Say that a fit made this way neither reads nor writes a checkpoint."""
+    warnings.warn(
+        f"a fit by {method} must be made in one go: the checkpoint {path} was neither read nor "
+        "written. It takes `seconds` of the processor from each start; give `steps` for a fit that "
+        "can be stopped and goes on.",
+        RuntimeWarning,
+        stacklevel=4,
     )
 
 
@@ -766,7 +787,7 @@ def _wake_sleep(
     batch_size: int | None,
     callbacks: Sequence[Callback],
     checkpoint: Path | None,
-    checkpoint_every: int,
+    checkpoint_every: int | None,
     resume: bool,
     progress: bool | None,
 ) -> Result[Model]:
@@ -801,7 +822,6 @@ def _wake_sleep(
         state, history = prepared.state, {name: np.zeros(0, np.float64) for name in metric_names()}
         origin = {}
         if path is not None:
-            at_least("checkpoint_every", checkpoint_every, 1)
             origin = _origin(prepared, steps, settings)
             own = settings.optimiser is not None
             checkpoints.check_path(path, resume, origin, more_steps=own)
@@ -825,7 +845,7 @@ def _wake_sleep(
                 report = Report(number, steps, metrics, device_get(state.model, mesh))
                 stop = any([bool(callback(report)) for callback in (bar, *callbacks)])
                 stop = devices.in_any(stop) if callbacks else stop
-            if path is not None and (number % checkpoint_every == 0 or last or stop):
+            if path is not None and (number % (checkpoint_every or 500) == 0 or last or stop):
                 checkpoints.save_fit(path, state, history, key, origin)
             return stop
 
@@ -932,6 +952,10 @@ def _origin(prepared: Prepared, steps: int, settings: Settings) -> dict[str, Any
 
 def _strongly_typed(model: AnyModel) -> Any:
     """Arrays made from Python numbers are weakly typed; an update would change that."""
-    return jax.tree.map(
-        lambda a: jax.lax.convert_element_type(a, a.dtype) if eqx.is_array(a) else a, model
-    )
+
+    def one(a: Any) -> Any:
+        if not eqx.is_array(a):
+            return a
+        return jax.lax.convert_element_type(a, jax.dtypes.canonicalize_dtype(a.dtype))
+
+    return jax.tree.map(one, model)

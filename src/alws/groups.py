@@ -24,7 +24,7 @@ A model takes the rows of its group as its condition, an object of `Rows`:
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 from numpyro.distributions import Distribution
 
-from alws.validation import numbers
+from alws.validation import numbers, own
 
 
 class Rows(eqx.Module):
@@ -91,7 +91,7 @@ class Rows(eqx.Module):
 
         Example: `rows.sample(dist.NegativeBinomial2(mean, self.size), key)`.
         """
-        each, structure = jax.tree.flatten(distributions, is_leaf=_is_distribution)
+        each, structure = self._each(distributions)
         keys, there = jax.random.split(key, len(each)), structure.flatten_up_to(self.observed)
         drawn = [
             jnp.where(t, d.sample(k), 0).astype(float)
@@ -108,7 +108,7 @@ class Rows(eqx.Module):
 
         Example: `rows.log_prob(dist.ZeroInflatedPoisson(gate, rate), x)`.
         """
-        each, structure = jax.tree.flatten(distributions, is_leaf=_is_distribution)
+        each, structure = self._each(distributions)
         rest = structure.flatten_up_to(x), structure.flatten_up_to(self.observed)
         total = jnp.zeros(())
         for distribution, value, there in zip(each, *rest, strict=True):
@@ -116,6 +116,17 @@ class Rows(eqx.Module):
             logs = distribution.log_prob(jnp.where(there, value, inside))
             total += jnp.where(there, logs, 0.0).sum()
         return total
+
+    def _each(self, distributions: PyTree) -> tuple[list[Any], Any]:
+        """The distributions, one for each outcome, and how they are put together."""
+        each, structure = jax.tree.flatten(distributions, is_leaf=_is_distribution)
+        wanted = jax.tree.structure(self.observed)
+        if structure != wanted or not all(map(_is_distribution, each)):
+            raise TypeError(
+                "`distributions` must be NumPyro's, one for the outcome or a dictionary with one "
+                f"for each, {wanted}; got {distributions!r:.80}."
+            )
+        return each, structure
 
 
 def pair_of_rows(x: Any) -> tuple[Rows, PyTree[Array]]:
@@ -209,11 +220,22 @@ def groups(
         >>> grouped = alws.groups(table, by="herd", outcome="sick", covariates=["period", "size"])
         >>> result = alws.fit(model, grouped.data, conditions=grouped.conditions, key=key)
     """
-    by, wanted, as_levels = _names("by", by), _names("covariates", covariates), _names("", levels)
+    by, wanted, as_levels = (
+        _names("by", by),
+        _names("covariates", covariates),
+        _names("levels", levels),
+    )
+    outcome = outcome if isinstance(outcome, str) else _names("outcome", outcome)
     if not by:
         raise ValueError("`by` must name the column of the groups, got none.")
-    if not _names("outcome", outcome):
+    if not outcome:
         raise ValueError("`outcome` must name at least one column, got none.")
+    both = sorted(set(_names("outcome", outcome)) & {*by, *wanted})
+    if both:
+        raise ValueError(
+            f"`outcome` must be no covariate and no name of the groups, got {both} as both. What "
+            "is known of a row cannot be what is to be explained: leave it out of the others."
+        )
     stray = [name for name in as_levels if name not in wanted]
     if stray:
         raise ValueError(
@@ -227,19 +249,27 @@ def groups(
 
 def _check_lengths(table: Any, names: Sequence[str]) -> None:
     """Refuse a table without rows, or whose columns do not have the same number of them."""
-    lengths = {name: len(_column(table, name)) for name in names}
+    lengths = {name: np.size(_values(table, name)[0]) for name in names}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"all columns must have the same number of rows, got {lengths}.")
     if not any(lengths.values()):
         raise ValueError("`table` must have at least one row, got 0.")
 
 
-def _names(argument: str, given: str | Sequence[str]) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
+def _names(argument: str, given: Any) -> tuple[str, ...]:
+    several = isinstance(given, Iterable) and not isinstance(given, bytes | Mapping)
+    names: list[Any] = [given] if isinstance(given, str) or not several else list(given)
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise TypeError(
+            f"`{argument}` must be the name of a column or a list of names, text; got "
+            f"{wrong[0]!r:.50}. Columns with other names are renamed first, as in "
+            '`table.rename(columns={0: "y"})`.'
+        )
     twice = sorted({str(name) for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"`{argument}` must name every column once, got {twice} more than once.")
-    return names
+    return tuple(names)
 
 
 def _assemble(table: Any, by: tuple[str, ...], outcome: str | Sequence[str], read: dict) -> Groups:
@@ -256,7 +286,9 @@ def _assemble(table: Any, by: tuple[str, ...], outcome: str | Sequence[str], rea
     single = isinstance(outcome, str)
     levels = {name: found for name, (_, found) in read.items() if found is not None}
     conditions = Rows(
-        columns={name: jnp.asarray(column[repeated]) for name, (column, _) in read.items()},
+        columns={
+            name: own(column[repeated], f"column {name}") for name, (column, _) in read.items()
+        },
         mask=jnp.asarray(there),
         observed=jax.tree.map(jnp.asarray, seen[outcomes[0]] if single else seen),
         order=tuple(read),
@@ -318,7 +350,10 @@ def _values(table: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     """A column as a NumPy array, and where it is missing."""
     column = _column(table, name)
     masked = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
-    values = np.asarray(column)
+    try:
+        values = np.asarray(column)
+    except ValueError as error:
+        raise ValueError(f"column {name!r} must be one value a row: {error}.") from error
     if values.dtype.kind in "US" and isinstance(column, list | tuple):
         values = np.asarray(column, object)  # numbers among text stay numbers
     if values.ndim != 1:
@@ -436,6 +471,7 @@ def _group_of_rows(table: Any, by: tuple[str, ...]) -> tuple[np.ndarray, tuple]:
                 f"in {_first(missing)}. Leave those rows out, or give each a group of its own."
             )
         columns.append(values.tolist())
+        _refuse_mixed(values, name)
         categories = getattr(getattr(_column(table, name), "dtype", None), "categories", None)
         unused = [] if categories is None else sorted(set(categories) - set(columns[-1]), key=str)
         if unused:
@@ -448,6 +484,28 @@ def _group_of_rows(table: Any, by: tuple[str, ...]) -> tuple[np.ndarray, tuple]:
     number: dict[Any, int] = {}
     each = np.array([number.setdefault(key, len(number)) for key in keys])
     return each, tuple(number)
+
+
+def _refuse_mixed(values: np.ndarray, name: str) -> None:
+    """Refuse names of groups of which some are text and some are not, or which are no names."""
+    if values.dtype.kind != "O":
+        return
+    for value in values:
+        try:
+            hash(value)
+        except TypeError as error:
+            raise TypeError(
+                f"the group column {name!r} must have text or numbers, got {value!r:.50}. Give "
+                "each group a name."
+            ) from error
+    kinds = {bool: "True or False", str: "text", bytes: "bytes"}
+    found = {next((w for k, w in kinds.items() if isinstance(v, k)), "others") for v in values}
+    if len(found) > 1:
+        raise ValueError(
+            f"the group column {name!r} must have names of one kind, got "
+            f"{' and '.join(sorted(found))}: 1 and '1' would be two groups. Write "
+            f"`table[{name!r}].astype(str)`."
+        )
 
 
 def _positions(each: np.ndarray, number: int) -> np.ndarray:

@@ -79,13 +79,18 @@ def check_model(model: Any, *, parameters: bool = True, density: bool = True) ->
             "`sample_latent(key)`, `log_prior(z)` and `likelihood(z)`."
         )
     leaves = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
-    if parameters and not leaves:
+    if parameters and not sum(leaf.size for leaf in leaves):
         raise ValueError(
             f"{type(model).__name__} has no floating-point array among its fields, so there is "
             "nothing to fit. Make its parameters jax arrays, for example `jnp.array(0.5)`; Python "
             "numbers are constants."
         )
-    bad = sum(int(np.sum(~np.isfinite(np.asarray(leaf)))) for leaf in leaves)
+    if any(jnp.issubdtype(leaf.dtype, jnp.complexfloating) for leaf in leaves):
+        raise TypeError(
+            f"the parameters of {type(model).__name__} must be real, got complex ones. Make their "
+            "real and imaginary parts two fields."
+        )
+    bad = sum(int(np.sum(~np.isfinite(np.asarray(leaf, float)))) for leaf in leaves)
     if bad:
         when = " at the start" if parameters else ""
         raise ValueError(f"the model's parameters must be finite{when}; {bad} are not.")
@@ -215,9 +220,11 @@ def check_data(data: PyTree, name: str = "data") -> int:
     leaves = [numbers(leaf, name) for leaf in leaves]
     for leaf in leaves:
         if leaf.ndim == 0:
+            one = isinstance(data, list | tuple) and len(data) > 1
+            remedy = f"Write `jnp.stack({name})`" if one else f"One observation is `{name}[None]`"
             raise ValueError(
                 f"every array in `{name}` must have the observations as its leading axis, got a "
-                f"scalar. One observation is `{name}[None]`."
+                f"scalar. {remedy}."
             )
     sizes = {len(leaf) for leaf in leaves}
     if len(sizes) > 1:
@@ -599,8 +606,14 @@ def shape_of_draw(model: Any, key: Key[Array, ""], condition: PyTree | None = No
     """The shapes of one draw (z, x). Refuse methods that cannot be called, or give no pair."""
     args = condition_arguments(condition)
     check_arguments(model, conditional=bool(args))
+
+    def draw(key: Array) -> Any:
+        drawn = _draw(model, key, args)
+        _refuse_no_numbers(drawn, _simulator(model))
+        return drawn
+
     try:
-        drawn = jax.eval_shape(lambda k: _draw(model, k, args), key)
+        drawn = jax.eval_shape(draw, key)
     except NotImplementedError as error:
         raise ValueError(
             f"`{_simulator(model)}` must be able to draw with the key given, of kind "
@@ -611,11 +624,6 @@ def shape_of_draw(model: Any, key: Key[Array, ""], condition: PyTree | None = No
         if condition is None and _takes(model, name, True):  # with or without: it decides itself
             raise TypeError(f"{error} Pass `conditions=` if the model is conditional.") from error
         raise
-    if not isinstance(drawn, (tuple, list)) or len(drawn) != 2:
-        raise TypeError(
-            f"`sample(key)` must return a pair, the latents and the observation (z, x); got "
-            f"{_described(drawn)}. A model without latents can return `0, x`."
-        )
     return Draws(*drawn)
 
 
@@ -623,15 +631,28 @@ def check_densities(model: Any, draw: Draws, condition: PyTree | None = None) ->
     """Refuse a log density that is not one number for one example, by its shape."""
     args = condition_arguments(condition)
     if has_likelihood(model):
-        prior = jax.eval_shape(lambda z: model.log_prior(z, *args), draw.z)
+        prior = _shape(lambda z: _called(model, "log_prior", z, *args), "log_prior(z)", draw.z)
         _check_scalar("log_prior(z)", prior, "z")
-        value = jax.eval_shape(lambda z, x: _likelihood(model, z, args).log_prob(x), *draw)
-        _check_scalar("likelihood(z).log_prob(x)", value, "x")
+        call = "likelihood(z).log_prob(x)"
+        value = _shape(lambda z, x: _likelihood(model, z, args).log_prob(x), call, *draw)
+        _check_scalar(call, value, "x")
     if isinstance(model, Density):
-        value = jax.eval_shape(lambda z, x: model.log_joint(z, x, *args), *draw)
+        value = _shape(lambda *d: _called(model, "log_joint", *d, *args), "log_joint(z, x)", *draw)
         _check_scalar("log_joint(z, x)", value, "x")
-        if not jnp.issubdtype(value.dtype, jnp.floating):
-            raise ValueError(f"`log_joint(z, x)` must be floating point, got {value.dtype}.")
+
+
+def _shape(function: Callable, call: str, *args: Any) -> Any:
+    """The shape of what a function gives; refuse what is no array or number."""
+
+    def given(*args: Any) -> Any:
+        value = function(*args)
+        if not eqx.is_array_like(value):
+            raise ValueError(
+                f"`{call}` must return a scalar for one example, got {value!r:.50}. Sum its terms."
+            )
+        return value
+
+    return jax.eval_shape(given, *args)
 
 
 def check_log_prior(log_prior: Any, model: Any) -> None:
@@ -670,13 +691,73 @@ def check_log_prior(log_prior: Any, model: Any) -> None:
 
 def _draw(model: Any, key: Key[Array, ""], args: tuple[PyTree, ...]) -> Any:
     if isinstance(model, Simulator):
-        return model.sample(key, *args)
-    z = model.sample_latent(key, *args)
+        return _called(model, "sample", key, *args)
+    z = _called(model, "sample_latent", key, *args)
     return z, _likelihood(model, z, args).sample(key)
 
 
+def _called(model: Any, name: str, *args: Any) -> Any:
+    """What a method gives for one example; what it raises of its own is told with its arguments."""
+    try:
+        return getattr(model, name)(*args)
+    except NotImplementedError:  # of the kind of key
+        raise
+    except Exception as error:  # whatever a user's method does
+        if _is_from_here(error):
+            raise
+        given = dict(zip(ARGUMENTS[name].split(", "), args, strict=False))
+        given |= {"condition": args[-1]} if len(args) > len(given) else {}
+        said = ", ".join(f"{n} {_shape_of(a)}" for n, a in given.items() if n != "key")
+        remedy = WITH_JAX if isinstance(error, UNTRACED) else "The traceback above has the line."
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"`{name}({', '.join(given)})` must run for one example{' of ' * bool(said)}{said}; it "
+            f"raised {type(error).__name__}: {_first_line(error).rstrip('.')}. {remedy}"
+        ) from error
+
+
+UNTRACED = jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError
+"""What JAX raises where a program asks for a number that is not there yet."""
+
+WITH_JAX = (
+    "It is compiled: write it with `jax.numpy` alone, `jnp.where` or `jax.lax.cond` in place of "
+    "`if`, and no `float()`, NumPy or SciPy on what depends on its arguments."
+)
+
+
+def _is_from_here(error: Exception) -> bool:
+    """Whether the library itself raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("alws.")
+
+
+def _refuse_no_numbers(drawn: Any, call: str) -> None:
+    """Refuse what a model draws that are no numbers, and latents or observations without any."""
+    if not isinstance(drawn, (tuple, list)) or len(drawn) != 2:
+        raise TypeError(
+            f"`{call}` must return a pair, the latents and the observation (z, x); got "
+            f"{_described(drawn)}. A model without latents can return `0, x`."
+        )
+    for name, tree in zip("zx", drawn, strict=True):
+        leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+        for path, leaf in leaves:
+            if not eqx.is_array_like(leaf):
+                raise TypeError(
+                    f"`{call}` must return numbers; {name}{jax.tree_util.keystr(path)} is "
+                    f"{leaf!r:.50}. Names and other text are static fields of the model."
+                )
+        if not sum(jnp.size(leaf) for _, leaf in leaves):
+            remedy = " A model without latents can return `0, x`." if name == "z" else ""
+            raise ValueError(
+                f"`{call}` must return at least one number in {name}, got "
+                f"{_shape_of(tree) if leaves else tree}.{remedy}"
+            )
+
+
 def _likelihood(model: Any, z: PyTree, args: tuple[PyTree, ...]) -> Any:
-    found = model.likelihood(z, *args)
+    found = _called(model, "likelihood", z, *args)
     missing = [name for name in LIKELIHOOD if not hasattr(found, name)]
     if missing:
         kind = f"{type(found).__module__}.{type(found).__name__}"
@@ -693,6 +774,11 @@ def _check_scalar(call: str, value: Any, entries: str) -> None:
         raise ValueError(
             f"`{call}` must return a scalar for one example, got {_described(value)}. Sum over the "
             f"entries of {entries}."
+        )
+    if not jnp.issubdtype(value.dtype, jnp.floating) or jnp.finfo(value.dtype).bits < 32:
+        raise ValueError(
+            f"`{call}` must be floating point of 32 or 64 bits, got {value.dtype}. Compute it "
+            "from arrays of such numbers, or write `.astype(float)` at its end."
         )
 
 

@@ -313,6 +313,8 @@ def test_a_fit_on_unequal_sequences_moves_towards_the_truth(key):
         (lambda: sequences([[1.0], [np.nan]]), "an observed time; one has none"),
         (lambda: sequences([np.ones((3, 2)), np.ones((3, 1))]), "the same entries at each time"),
         (lambda: sequences([[1.0, 2.0]], control=[[1.0]]), "as long as its sequence"),
+        (lambda: sequences([[1.0, 2.0]], control=[[1.0, np.nan]]), "known at all times"),
+        (lambda: sequences([[1.0, np.inf]]), "must have finite numbers"),
         (
             lambda: alws.fit(
                 Chain(HiddenMarkov(*[jnp.zeros(3)] * 4), 3),

@@ -113,12 +113,25 @@ def header(path: Path) -> dict[str, Any]:
     return found
 
 
+def is_of_climb(path: Path) -> bool:
+    """Whether a checkpoint is that of a climb, and not of a fit by steps.
+
+    Example: `is_of_climb(Path("run/checkpoint.npz"))`.
+    """
+    return "climb" in header(path)
+
+
 def check_header(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
     """The header of a fit's checkpoint, if it has this format and says all that is expected.
 
     Example: `check_header(path, {"steps": 2000, "data": fingerprint(data)})`.
     """
     found = header(path)
+    if "climb" in found:
+        raise CheckpointError(
+            f"{path} must be the checkpoint of a fit by steps, got that of a climb. Resume without "
+            "`steps` and `settings`, as it was started, or give another path."
+        )
     if found.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} must be a fit's checkpoint of format {FORMAT}, got {found.get('format')}: "
@@ -241,12 +254,20 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _plain(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    """The leaf in a type that NumPy's files have; bits for one that they lack, as bfloat16."""
+    if _is_key(leaf):
+        return jax.random.key_data(leaf)
+    return np.asarray(leaf).view(f"u{leaf.dtype.itemsize}") if _is_foreign(leaf) else leaf
+
+
+def _is_foreign(leaf: Any) -> bool:
+    return not _is_key(leaf) and np.dtype(leaf.dtype).kind == "V"
 
 
 def _restore(array: np.ndarray, leaf: Any) -> Any:
     if _is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
+    array = array.view(leaf.dtype) if _is_foreign(leaf) else array
     return jnp.asarray(array) if isinstance(leaf, jax.Array) else array
 
 

@@ -46,7 +46,7 @@ def find_maximum(
     seconds: float = 120.0,
     watch: Callable[[Round], bool] | None = None,
     checkpoint: Path | None = None,
-    checkpoint_every: int = 500,
+    checkpoint_every: int = 10,
     origin: dict[str, Any] | None = None,
     resume: bool = False,
 ) -> tuple[Found, Maxima] | str:

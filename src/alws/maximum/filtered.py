@@ -272,11 +272,10 @@ def _climb(
         last = max(gained, prospect)
         log.append(f"{started:.4f} to {f:.4f} in {count} evaluations")
         whole = data.at(jnp.asarray(theta))
-        if watch is not None and watch(Round(number, f, whole, float(last))):
-            why = "it was stopped"
-            break
-        if not far and last < tolerance and number > 1:
-            why = ""
+        ended = not far and last < tolerance and number > 1
+        stop = watch is not None and watch(Round(number, f, whole, float(last), ended))
+        if ended or stop:
+            why = "" if ended else "it was stopped"
             break
     fine = p <= MANY and np.isfinite(f)
     exact = data.curvature(theta, least**-0.5) if fine else observed

@@ -48,9 +48,19 @@ def flat_rows(tree: Any) -> np.ndarray:
     return np.concatenate([a.reshape(len(a), -1).astype(np.float64) for a in leaves], axis=1)
 
 
+def is_real(dtype: Any) -> bool:
+    """Whether numbers of this type are real.
+
+    Example: `is_real(np.dtype(complex))` is False.
+    """
+    return jnp.issubdtype(dtype, np.number) and not jnp.issubdtype(dtype, np.complexfloating)
+
+
 def describe(z: Any) -> Latents | str:
     """Split the latents by what the draws show, or say why that cannot be done."""
     treedef = jax.tree.structure(z)
+    if not all(jnp.issubdtype(a.dtype, np.bool_) or is_real(a.dtype) for a in jax.tree.leaves(z)):
+        return "some latents are complex numbers or keys"
     leaves = [np.asarray(a) for a in jax.tree.leaves(z)]
     shapes = (treedef, tuple((a.shape[1:], a.dtype) for a in leaves))
     rows = flat_rows(z)

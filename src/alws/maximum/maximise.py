@@ -96,12 +96,13 @@ class NotIntegrable(Exception):
 
 class Round(NamedTuple):
     """Where a climb stands after a round, for those who watch it; `left` nats, as the last step
-    promised."""
+    promised, and whether it was the last round."""
 
     number: int
     log_likelihood: float
     model: Any
     left: float = np.inf
+    ended: bool = False
 
 
 class Found(NamedTuple):
@@ -180,7 +181,7 @@ class Climber:
         self.metric: dict[str, Metric] = {}
         self.whole: np.ndarray | None = None
         self.room, self.least, self.last, self.at = 0, np.zeros(self.p), np.inf, Standing()
-        self.played, self.idle = np.zeros(self.p, bool), 0
+        self.played, self.idle, self.began_at = np.zeros(self.p, bool), 0, -np.inf
 
         def draw(theta: Array, keys: Array, conditions: PyTree) -> tuple:
             args = (keys, conditions) if self.conditioned else (keys,)
@@ -233,6 +234,7 @@ class Climber:
         numbers = {
             "at": {n: _plain(v) for n, v in at._asdict().items() if n != "pairs"},
             "last": float(self.last),
+            "began_at": float(self.began_at),
             "room": self.room,
             "points": self.points,
             "style": self.style,
@@ -260,7 +262,7 @@ class Climber:
         self.shape = Shape(*(arrays[f"shape.{n}"] for n in Shape._fields))
         pairs = list(zip(arrays["moves"], arrays["turns"], strict=True))
         self.at = Standing(**numbers["at"], pairs=pairs)
-        names = ("last", "room", "points", "style", "styled", "sets", "newton")
+        names = ("last", "began_at", "room", "points", "style", "styled", "sets", "newton")
         for name in names:
             setattr(self, name, numbers[name])
         self.rng.bit_generator.state = numbers["random"]
@@ -461,7 +463,8 @@ class Climber:
         """Climb to the end; `watch` sees every round, and stops the climb by returning True."""
         while not self.at.ended:
             self.round()
-            seen = Round(self.at.number, self.at.log_likelihood, self.fitted(), float(self.last))
+            at, last = self.at, float(self.last)
+            seen = Round(at.number, at.log_likelihood, self.fitted(), last, bool(at.ended))
             if watch is not None and watch(seen) and not self.at.ended:
                 self.at = self.at._replace(ended="it was stopped")
         if not self.metric and self.latents is not None:
@@ -749,7 +752,7 @@ class Climber:
             self.method(),
             self.at.number,
             self.log,
-            getattr(self, "began_at", -np.inf),
+            self.began_at,
         )
 
     def contradicted(self) -> bool:
@@ -842,8 +845,9 @@ def _check_numbers(numbers: dict[str, Any]) -> None:
         if numbers[name] > most:
             raise ValueError(f"`{name}` must be at most {most}, got {numbers[name]}.")
     one_of("style", numbers["style"], STYLES)
-    if not isinstance(numbers["last"], float):
-        raise ValueError(f"`last` must be a number, got {numbers['last']!r}.")
+    for name in ("last", "began_at"):
+        if not isinstance(numbers[name], float):
+            raise ValueError(f"`{name}` must be a number, got {numbers[name]!r}.")
     start, at = Standing(), numbers["at"]
     for name in (n for n in Standing._fields if n != "pairs"):
         if type(at[name]) is not type(getattr(start, name)):

@@ -54,7 +54,7 @@ def climb_likelihood(
     seconds: float = 120.0,
     watch: Callable[[Round], bool] | None = None,
     checkpoint: Path | None = None,
-    checkpoint_every: int = 500,
+    checkpoint_every: int = 10,
     origin: dict[str, Any] | None = None,
     resume: bool = False,
 ) -> tuple[Found, Maxima]:
@@ -107,7 +107,9 @@ def _from_starts(
 ) -> tuple[Found, Maxima]:
     first = climber.theta
     done: list[Found] = []
-    if checkpoint is not None and resume and checkpoint.exists():
+    if checkpoint is not None and resume:
+        if not checkpoints.is_of_climb(checkpoint):
+            climber.look()  # where this is not integrable, the fit goes on from it by steps
         _go_on(climber, checkpoint, origin)
 
     def see(seen: Round) -> bool:
@@ -174,7 +176,7 @@ def watcher(callbacks: Sequence[Callback], bar: ProgressBar | None) -> Callable[
 
     def watch(seen: Round) -> bool:
         metrics = {"step": float(seen.number), "objective": seen.log_likelihood, "left": seen.left}
-        report = Report(seen.number, 0, metrics, seen.model)
+        report = Report(seen.number, seen.number if seen.ended else 0, metrics, seen.model)
         if bar is not None:
             bar(report)
         return any([bool(callback(report)) for callback in callbacks])
@@ -207,7 +209,7 @@ def _go_on(climber: Climber, path: Path, origin: dict[str, Any]) -> None:
 
 def _load(path: Path, origin: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     header = checkpoints.header(path)
-    if "climb" not in header:
+    if not checkpoints.is_of_climb(path):
         raise checkpoints.CheckpointError(
             f"{path} must be the checkpoint of a climb, got that of another kind of fit. Resume "
             "with the settings it was started with, or give another path."

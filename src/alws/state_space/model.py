@@ -265,6 +265,11 @@ def sequences(data: PyTree, control: PyTree | None = None) -> tuple[PyTree, Give
             "all control inputs must have the same entries at each time; got shapes "
             f"{[u.shape for u in controls]} (time first)."
         )
+    if any(np.isnan(u.astype(float)).any() for u in controls):
+        raise ValueError(
+            "`control` must be known at all times, also where the data are not; got NaN or masked "
+            "entries. Fill them in, or model them as a part of the state."
+        )
     return x, Given(own(np.stack([_padded(u, longest) for u in controls]), "control"), observed)
 
 
@@ -276,6 +281,11 @@ def _each(given: Any, name: str) -> list[np.ndarray]:
             "`alws.sequences([first, second])`."
         )
     items = [numbers(_unmasked(sequence), name) for sequence in given]
+    if any(np.isinf(item.astype(float)).any() for item in items):
+        raise ValueError(
+            f"`{name}` must have finite numbers, got infinite ones. Mark with NaN what was not "
+            "observed, and leave out what is no number."
+        )
     if not items:
         raise ValueError(f"`{name}` must have at least one sequence, got none.")
     for item in items:
