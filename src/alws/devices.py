@@ -52,6 +52,9 @@ class WorkerLost(RuntimeError):
 def make_mesh(devices: Devices) -> Mesh | None:
     """The mesh that `Settings.devices` asks for: a number, "all", a mesh, or None for no mesh.
 
+    Arguments:
+        devices: as `Settings.devices`.
+
     Example: `make_mesh(4)` is the first four devices, on one axis.
     """
     if devices is None:
@@ -88,6 +91,10 @@ def make_mesh(devices: Devices) -> Mesh | None:
 def check_divides(devices: int, **numbers: int) -> None:
     """Refuse a number of samples that the devices cannot share equally.
 
+    Arguments:
+        devices: how many there are.
+        numbers: of samples, by the names of their arguments.
+
     Example: `check_divides(3, sleep_samples=1000)` raises.
     """
     for name, number in numbers.items():
@@ -101,6 +108,9 @@ def check_divides(devices: int, **numbers: int) -> None:
 
 def using(mesh: Mesh | None) -> AbstractContextManager:
     """Within this context samples are divided among the mesh's devices.
+
+    Arguments:
+        mesh: the devices, or None.
 
     Example: `with using(make_mesh("all")): alws.draw(model, key, 8000)`.
     """
@@ -116,6 +126,9 @@ def number_of_devices() -> int:
 def over_devices(tree: PyTree) -> PyTree:
     """The tree with the leading axis of every array divided among the devices, where it divides.
 
+    Arguments:
+        tree: arrays, samples as leading axis.
+
     Example: `over_devices(jax.random.split(key, 8000))`.
     """
     return _constrained(tree, lambda a, names: PartitionSpec(names) if _divides(a) else None)
@@ -123,6 +136,9 @@ def over_devices(tree: PyTree) -> PyTree:
 
 def on_every_device(tree: PyTree) -> PyTree:
     """The tree with every array whole on each of the devices.
+
+    Arguments:
+        tree: arrays of any shape.
 
     Example: `factorise(on_every_device(gram), ridge)`.
     """
@@ -134,6 +150,9 @@ def by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Left to itself the compiler would divide its work too, and send pieces about at every step of an
     algorithm whose steps wait for one another.
+
+    Arguments:
+        function: of whole arrays, to whole arrays.
 
     Example: `by_itself(jnp.linalg.cholesky)(gram)`.
     """
@@ -147,6 +166,11 @@ def device_put(tree: PyTree, mesh: Mesh | None, *, divided: bool = False) -> PyT
     """The tree's arrays put on the devices, whole on each or, if `divided`, by leading axis.
 
     Every process gives the whole of each array. One whose leading axis does not divide stays whole.
+
+    Arguments:
+        tree: arrays of any shape.
+        mesh: the devices, or None.
+        divided: whether by leading axis, or whole on each.
 
     Example: `data = device_put(data, mesh, divided=True)`.
     """
@@ -172,6 +196,10 @@ def device_put(tree: PyTree, mesh: Mesh | None, *, divided: bool = False) -> PyT
 def device_get(tree: PyTree, mesh: Mesh | None) -> PyTree:
     """The tree with arrays that are whole on every device brought to this process's first one.
 
+    Arguments:
+        tree: arrays of any shape.
+        mesh: the devices, or None.
+
     Example: `model = device_get(state.model, mesh)`, to use with arrays that were never placed.
     """
     if mesh is None:
@@ -194,6 +222,11 @@ def by_blocks(
 
     Beyond one block, what a block makes on the way is made again in the backward pass, not kept.
     With a mesh every device has `most` rows at a time, its own.
+
+    Arguments:
+        function: works row by row.
+        rows: its argument, rows as leading axis.
+        most: the most rows at a time, `ROWS` by default.
 
     Example: `by_blocks(jax.vmap(model.sample), jax.random.split(key, 100_000))`.
     """
@@ -312,6 +345,10 @@ def is_first() -> bool:
 def check_same(things: dict[str, PyTree], remedy: str) -> None:
     """Refuse what differs from one process to another, by its fingerprint, and name it.
 
+    Arguments:
+        things: what is compared, by name.
+        remedy: what to do, in the message.
+
     Example: `check_same({"`data`": data, "`key`": key}, "Load the same files.")`.
     """
     if jax.process_count() == 1:
@@ -329,19 +366,37 @@ def check_same(things: dict[str, PyTree], remedy: str) -> None:
 
 
 def in_any(condition: bool) -> bool:
-    """Whether it holds in any of the processes, so that all of them stop together."""
+    """Whether it holds in any of the processes, so that all of them stop together.
+
+    Arguments:
+        condition: what this process found.
+
+    Example: `if in_any(seconds > 60): break`.
+    """
     return condition if jax.process_count() == 1 else bool(np.any(_from_all(np.uint32(condition))))
 
 
 def wait_for_all(what: str) -> None:
-    """Go on when every process has come here."""
+    """Go on when every process has come here.
+
+    Arguments:
+        what: the name of the place, the same in all of them.
+
+    Example: `wait_for_all("the data are written")`.
+    """
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(what)
 
 
 @contextmanager
 def losses(checkpoint: Path | None) -> Iterator[None]:
-    """Within this context a failed exchange between processes is a `WorkerLost`."""
+    """Within this context a failed exchange between processes is a `WorkerLost`.
+
+    Arguments:
+        checkpoint: the file to go on from, named in the message.
+
+    Example: `with losses(None): wait_for_all("start")`.
+    """
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
@@ -372,6 +427,9 @@ def fingerprint(tree: PyTree) -> str:
 
     Functions count by their names: addresses in memory differ from process to process.
 
+    Arguments:
+        tree: any pytree.
+
     Example: `fingerprint(data) == fingerprint(other)`.
     """
     leaves, structure = jax.tree.flatten(tree)
@@ -392,6 +450,9 @@ def _words(thing: object) -> bytes:
 
 def plain(leaf: Any) -> Any:
     """The numbers of a random key; anything else as it is.
+
+    Arguments:
+        leaf: any leaf of a pytree.
 
     Example: `np.asarray(plain(jax.random.key(0)))`.
     """
