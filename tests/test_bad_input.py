@@ -253,3 +253,5 @@ def test_a_model_by_name_lists_and_whole_numbers_are_taken(unchecked):
 def test_lists_of_numbers_become_arrays_and_pytrees_stay():
     pair = as_arrays(({"a": [[1, 2], [3, 4]]}, [np.ones(2), np.ones(2)]))
     assert jax.tree.map(np.shape, pair, is_leaf=eqx.is_array) == ({"a": (2, 2)}, [(2,), (2,)])
+    np.testing.assert_array_equal(pair[0]["a"], [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(pair[1], np.ones((2, 2)))
