@@ -130,3 +130,17 @@ def test_what_a_callback_raises_at_the_end_leaves_the_result():
 
     with pytest.warns(RuntimeWarning, match="the callback fail must not fail"):
         assert fit(None, [fail], steps=2).steps == 2
+
+
+@pytest.mark.parametrize("value", [np.ones(3), "high", None, 1j])
+def test_what_a_trace_or_a_score_gives_is_one_number(tmp_path, value):
+    with pytest.raises(TypeError, match=r"a dictionary of numbers; 'mean' is"):
+        alws.MetricsFile(tmp_path / "m.jsonl", lambda model: {"mean": value})(report(1))
+    with pytest.raises(TypeError, match=r"`score\(model\)` must return one number, got"):
+        alws.EarlyStopping(score=lambda model: value)(report(1))
+
+
+def test_a_score_that_is_no_number_any_more_is_told():
+    stopping = alws.EarlyStopping(score=lambda model: np.nan, patience=2)
+    with pytest.warns(RuntimeWarning, match="at step 1 it is NaN, which counts as no rise"):
+        assert not stopping(report(1))

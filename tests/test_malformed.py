@@ -66,7 +66,21 @@ class Normal(eqx.Module):
         return norm.logpdf(z) + norm.logpdf(x, self.mean + z)
 
 
-MODEL = Normal(jnp.array(0.5))
+class Coin(Normal):
+    """z is 0 or 1."""
+
+    def sample(self, key):
+        z = jax.random.bernoulli(key).astype(float)
+        return z, self.mean + z + jax.random.normal(key)
+
+    def log_prior(self, z):
+        return jnp.log(0.5)
+
+    def log_joint(self, z, x):
+        return jnp.log(0.5) + norm.logpdf(x, self.mean + z)
+
+
+MODEL, COIN = Normal(jnp.array(0.5)), Coin(jnp.array(0.5))
 FEW = {"sleep_samples": 20, "validation_samples": 4}
 
 
@@ -449,7 +463,7 @@ CALLS = [
             "estimate": not_a(None) | named([estimates.Joint, SE]),
             "optimiser": not_a(None) | named([optax.adam, optax.lbfgs(), optax.sgd, [0.1]]),
             "sleep_samples": count(10) | named([300_000, 10**7, 10**12]),
-            "validation_samples": count(2),
+            "validation_samples": count(2) | named([10**9, 10**12]),
             "adapt": not_a() | named([alws.Adapt]),
             "theta_steps": count(1),
             "measure_every": count(1),
@@ -539,8 +553,15 @@ CALLS = [
     Call(
         "enumerated_log_likelihood",
         results.enumerated_log_likelihood,
-        {"model": MODEL, "x": PLAIN, "values": np.arange(3.0)},
-        {"x": DATA, "values": bad_data() | junk(), "batch_size": count(1)},
+        {"model": COIN, "x": PLAIN, "values": np.arange(2.0)},
+        {
+            "model": named([MODEL, None, Normal]),
+            "x": DATA,
+            "values": bad_data()
+            | junk()
+            | named([[0, 1, 1], [1.0], [0.5, 1], np.arange(2)[:, None]]),
+            "batch_size": count(1),
+        },
     ),
     Call(
         "annealed_log_likelihood",
@@ -635,7 +656,10 @@ CALLS = [
         "MetricsFile",
         alws.MetricsFile,
         {"path": "metrics.jsonl"},
-        {"path": named([3, None, 1.5, b"m", "/", Odd(), []]), "trace": named([3, "a", PLAIN])},
+        {
+            "path": named([3, None, 1.5, b"m", "/", "a\0b", Odd(), []]),
+            "trace": named([3, "a", PLAIN]),
+        },
     ),
     *[
         Call(

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from alws import devices
-from alws.values import at_least, function, number
+from alws.values import at_least, function, is_number, number
 
 
 class Report(NamedTuple):
@@ -131,7 +131,17 @@ class EarlyStopping:
                 return False
             score = float(np.mean(self.recent))
         else:
-            score = float(self.score(report.model))
+            given = self.score(report.model)
+            if not is_number(given):
+                raise TypeError(f"`score(model)` must return one number, got {given!r:.100}.")
+            score = float(given)
+            if math.isnan(score):
+                warnings.warn(
+                    f"`score(model)` must be a number; at step {report.step} it is NaN, which "
+                    "counts as no rise. Check it on `report.model`.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         if score > self.best + self.least:
             self.best, self.waited = score, 0
         else:
@@ -159,6 +169,8 @@ class MetricsFile:
         if trace is not None:
             function("trace", trace, "of the model, that gives a dictionary of numbers")
         self.path = Path(path)
+        if "\0" in str(path):
+            raise ValueError(f"`path` must be that of a file, got {path!r:.100}.")
         if self.path.is_dir():
             raise ValueError(f"`path` must be that of a file, got the folder {path}.")
         self.trace = trace
@@ -171,6 +183,12 @@ class MetricsFile:
             raise TypeError(
                 f"`trace(model)` must return a dictionary of numbers, got {traced!r:.100}."
             )
+        for name, value in traced.items():
+            if not is_number(value) and not isinstance(value, bool | np.bool_):
+                raise TypeError(
+                    f"`trace(model)` must return a dictionary of numbers; {name!r} is "
+                    f"{value!r:.100}. Give each entry of an array a name of its own."
+                )
         numbers = {**report.metrics, **{name: float(value) for name, value in traced.items()}}
         clean = {k: (v if np.isfinite(v) else None) for k, v in numbers.items()}
         return json.dumps({**clean, "step": report.step})

@@ -67,6 +67,7 @@ from alws.validation import (
     check_optimiser,
     check_simulator,
     check_support,
+    check_validation,
     check_varied,
     draws_of_each,
     instance,
@@ -346,6 +347,7 @@ def prepare(
     points, every = (data, condition) if separate else pooled(data, conditions)
     algorithm = _resolve(settings, model, points, (condition, every), size, steps, log_prior, key)
     check_cost(algorithm.regression, settings.sleep_samples)
+    check_validation(settings.validation_samples, settings.sleep_samples)
     if settings.optimiser is not None:
         check_optimiser(settings.optimiser, model, settings.sleep_samples, key)
     placed, placed_key, placed_condition = device_put((model, key, every), mesh)

@@ -264,6 +264,10 @@ def replace_nonfinite(draws: Draws) -> tuple[Draws, Array]:
     return jax.tree.map(replace, draws), number - good.sum()
 
 
+MOST_DRAWS = 2**31
+"""As many draws at once have no number of 32 bits each."""
+
+
 def draw(
     model: AnyModel, key: Key[Array, ""], number: int, condition: PyTree | None = None
 ) -> tuple[Draws, Array]:
@@ -280,6 +284,11 @@ def draw(
     _check_simulator(model)
     check_key(key)
     at_least("number", number, 1)
+    if number >= MOST_DRAWS:
+        raise ValueError(
+            f"`number` must be below {MOST_DRAWS:,}, got {number:,}. Draw them in parts, each with "
+            "a key of its own."
+        )
     return replace_nonfinite(simulate(model, key, number, condition))
 
 

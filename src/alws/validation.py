@@ -447,6 +447,20 @@ def _kinds_of_entries(drawn: Array) -> tuple[Array, Array]:
     return on_every_device((whole & varied, binary & varied & certain))
 
 
+def check_validation(samples: int, sleep_samples: int) -> None:
+    """Refuse more validation samples than the memory holds predictions for.
+
+    Example: `check_validation(10**10, 1000)` raises.
+    """
+    each, room = 4 * min(sleep_samples, 1000), memory()
+    if each * samples > room:
+        raise ValueError(
+            f"`validation_samples` must leave room for what is predicted at them; {samples:,} of "
+            f"them need about {_size(each * samples)} of memory, of {_size(room)} here. Some "
+            "hundreds are usual."
+        )
+
+
 def check_cost(regression: Any, samples: int) -> None:
     """Refuse a regression on more samples than the memory holds: what it needs, and what would do.
 
@@ -872,15 +886,18 @@ def refuse_bad_targets(f: Callable[[PyTree], PyTree], latent: PyTree) -> None:
     except Exception as error:  # whatever it says of a z that it was not made for
         raise TypeError(
             f"`f(z)` must take one z, {_shape_of(latent)}, to a pytree of arrays; it raised "
-            f"{type(error).__name__}: {_first_line(error)}"
+            f"{type(error).__name__}: {_first_line(error).rstrip('.')}."
+            f"{' ' + WITH_JAX if isinstance(error, UNTRACED) else ''}"
         ) from error
     leaves = jax.tree.leaves(value)
     if not leaves:
         raise ValueError("`f(z)` must return at least one array, got none.")
     for leaf in leaves:
-        if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        real = jnp.issubdtype(leaf.dtype, np.number) or leaf.dtype == bool
+        if not real or jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             raise ValueError(
-                f"`f(z)` must be real, got {leaf.dtype}. Return the real and imaginary parts."
+                f"`f(z)` must be real numbers, got {leaf.dtype}. Return the real and imaginary "
+                "parts."
             )
 
 
@@ -983,7 +1000,41 @@ def match_values(model: Any, values: PyTree, key: Key[Array, ""]) -> PyTree[Arra
                 f"`values` must have one z after the other, each of shape {one.shape}; got shape "
                 f"{np.shape(given)}. Every value of z is listed, along the leading axis."
             )
-    return jax.tree.map(lambda v: own(v, "values"), values)
+    matched = jax.tree.map(lambda v, one: _as_drawn(v, one.dtype), values, latent)
+    rows = _rows(matched)
+    if len(np.unique(rows, axis=0)) < len(rows):
+        raise ValueError("`values` must have every z once, got some twice: they would count twice.")
+    drawn = _rows(eqx.filter_jit(draw)(model, key, FEW_DRAWS)[0].z)
+    listed = set(map(tuple, rows.tolist()))
+    missing = [row for row in drawn.tolist() if tuple(row) not in listed]
+    if missing:
+        raise ValueError(
+            f"`values` must have every z that the model draws; {missing[0]!s:.100} is not among "
+            "them, so the sum would miss it. A continuous z has too many: use "
+            "`alws.log_likelihood`."
+        )
+    return matched
+
+
+FEW_DRAWS = 256
+"""How many draws are looked for among the values that are given."""
+
+
+def _as_drawn(values: Any, dtype: Any) -> Array:
+    """Values of z in the type that the model draws."""
+    given = numbers(values, "values")
+    whole = not jnp.issubdtype(dtype, jnp.inexact)
+    if whole and not np.array_equal(given, np.round(given)):
+        raise ValueError(
+            f"`values` must be whole numbers, as the z drawn are, {dtype}; not all are."
+        )
+    return cast(given, dtype, "values")
+
+
+def _rows(tree: PyTree) -> np.ndarray:
+    """A batched pytree as a matrix, one row each."""
+    leaves = [np.asarray(leaf, float) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
 
 def match_start(start: PyTree, latent: PyTree, size: int) -> PyTree[Array]:

@@ -246,7 +246,10 @@ def _combined(q: _Question) -> LogLikelihood:
         leaves.append(flat[:, start : start + width].reshape(-1, *shape).astype(dtype))
         start += width
     values = entries.shapes[0].unflatten(leaves)
-    each = np.asarray(enumerated_log_likelihood(q.model, q.x, values), np.float64)
+    try:
+        each = np.asarray(enumerated_log_likelihood(q.model, q.x, values), np.float64)
+    except ValueError as error:
+        raise _No(f"not all values of its latents were seen: {error}") from error
     if np.isnan(each).any():
         raise _No("not every combination of values has a log joint")
     return _total(each, np.zeros_like(each), _in_words(int(number), len(sizes)))
