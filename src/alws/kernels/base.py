@@ -69,14 +69,6 @@ class Kernel(eqx.Module):
         return Sum((self, other))
 
 
-def check_kernel(kernel: Any) -> None:
-    """Refuse what is no kernel.
-
-    Example: `check_kernel(alws.kernels.SquaredExponential())` passes, without its call it does not.
-    """
-    instance("kernel", kernel, Kernel, "a kernel", "Use `alws.kernels.SquaredExponential()`.")
-
-
 class Sum(Kernel):
     """k = Σ_i exp(log_weight_i) k_i, each with features and bandwidth of its own.
 
@@ -91,7 +83,7 @@ class Sum(Kernel):
 
     def __init__(self, kernels: tuple[Kernel, ...]):
         for kernel in kernels:
-            check_kernel(kernel)
+            instance("kernel", kernel, Kernel, "a kernel", "Use `alws.kernels.DotProduct()`.")
         self.kernels = tuple(kernels)
         self.log_weight = jnp.zeros(len(self.kernels))
 

@@ -33,6 +33,14 @@ LARGE, BLOCK = 1025, 200
 """From how many rows on the factor is made in blocks, and the rows of a block."""
 
 
+def check_kernel(kernel: Any) -> None:
+    """Refuse what is no kernel.
+
+    Example: `check_kernel(alws.kernels.SquaredExponential())` passes, without its call it does not.
+    """
+    instance("kernel", kernel, Kernel, "a kernel", "Use `alws.kernels.SquaredExponential()`.")
+
+
 class SolveReport(NamedTuple):
     """How a regression was solved: its ridge, how often that was raised, and what is left unsolved.
 

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from alws.devices import by_blocks, on_every_device
-from alws.kernels.base import Kernel, check_kernel
+from alws.kernels.base import Kernel
 from alws.regressions.base import (
     MOST_ESCALATIONS,
     Cost,
@@ -32,6 +32,7 @@ from alws.regressions.base import (
     Regression,
     SolveReport,
     bytes_of,
+    check_kernel,
     check_ridge,
     factorise,
 )

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from alws.devices import over_devices
-from alws.kernels.base import Kernel, check_kernel
+from alws.kernels.base import Kernel
 from alws.regressions.base import (
     Cost,
     Factor,
@@ -25,6 +25,7 @@ from alws.regressions.base import (
     Regression,
     SolveReport,
     bytes_of,
+    check_kernel,
     check_ridge,
     factorise,
     solve,

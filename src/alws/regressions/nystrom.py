@@ -18,12 +18,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.kernels.base import FeatureMap, Kernel, check_kernel
+from alws.kernels.base import FeatureMap, Kernel
 from alws.regressions.base import (
     Cost,
     Factor,
     Regression,
     bytes_of,
+    check_kernel,
     check_ridge,
     factorise,
     whiten,

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.kernels.base import Kernel, check_kernel
-from alws.regressions.base import Cost, Regression, bytes_of, check_ridge
+from alws.kernels.base import Kernel
+from alws.regressions.base import Cost, Regression, bytes_of, check_kernel, check_ridge
 from alws.regressions.feature_ridge import FittedFeatureRidge, fit_features
 from alws.validation import at_least, check_key, yes_or_no
 
