@@ -335,6 +335,17 @@ def test_gallery_and_readme_table(tmp_path):
     with pytest.raises(RunError, match=r"is not a finished run: it has no figure\.png"):
         gallery.publish(run, shown)
     (run / "figure.png").write_bytes(b"png")
+    with pytest.raises(RunError, match=r"figure\.png must be a PNG picture"):
+        gallery.publish(run, shown)
+    (run / "figure.png").write_bytes(gallery.PNG)
+    for name in ("run.json", "claims.json", "settings.json"):
+        whole = (run / name).read_text()
+        for damaged in (whole[:-2], "[1]", "\udcff"):
+            (run / name).write_bytes(damaged.encode(errors="surrogateescape"))
+            with pytest.raises(RunError, match=f"{name} cannot be read as a file of a run"):
+                gallery.publish(run, shown)
+        (run / name).write_text(whole)
+    assert not shown.exists()
     gallery.publish(run, shown)
     kept = json.loads((shown / "pinwheel" / "run.json").read_text())
     assert kept == {**record, "seconds": 7.0}

@@ -304,3 +304,16 @@ def test_a_sampler_that_does_not_follow_the_density_is_told():
 def test_latents_of_which_all_combinations_are_summed_leave_nothing_unseen():
     assert are_all_combinations(np.array([[0, 0], [0, 1], [1, 0], [1, 1]]))
     assert not are_all_combinations(np.array([[0, 1], [1, 0]]))
+
+
+class Unused(Effect):
+    """Both parameters are left out of the density."""
+
+    def log_joint(self, z, x):
+        return norm.logpdf(z) + norm.logpdf(x, z).sum()
+
+
+def test_a_density_without_the_parameters_is_told():
+    with pytest.warns(RuntimeWarning, match="does not depend on the parameters; check that"):
+        result = alws.fit(Unused(jnp.array(0.0), jnp.array(0.0)), DATA, key=jax.random.key(0))
+    assert not result.verdict.trusted

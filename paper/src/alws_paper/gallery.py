@@ -43,17 +43,24 @@ def publish(directory: Path, gallery: Path) -> Path:
     missing = [name for name in wanted if not (directory / name).exists()]
     if missing:
         raise RunError(f"{directory} is not a finished run: it has no {', '.join(missing)}.")
-    record = json.loads((directory / "settings.json").read_text())
+    record = _of_run(directory / "settings.json", ("experiment", "preset"))
     if record["preset"] != "desk":
         raise RunError(
             f"the gallery shows desk runs, got preset {record['preset']!r}. Use `alws-paper "
             f"run {record['experiment']}`."
         )
-    if not all("source" in claim for claim in json.loads((directory / "claims.json").read_text())):
+    if not (directory / "figure.png").read_bytes().startswith(PNG):
+        raise RunError(
+            f"{directory / 'figure.png'} must be a PNG picture. Remove claims.json, and "
+            f"`alws-paper resume {directory}` draws it again."
+        )
+    if not all("source" in claim for claim in _of_run(directory / "claims.json")):
         raise RunError(
             f"the claims of {directory} are of a version before 0.2 and do not say whose they are. "
             f"`alws-paper resume {directory}` makes them anew."
         )
+    took = directory / "run.json"
+    seconds = _of_run(took, ("seconds",)) if took.exists() else {}
     target = gallery / record["experiment"]
     target.mkdir(parents=True, exist_ok=True)
     for name in (*wanted[1:], TABLE):
@@ -61,10 +68,26 @@ def publish(directory: Path, gallery: Path) -> Path:
             shutil.copyfile(directory / name, target / name)
     if record["experiment"] in GOES_ON:
         copy_cells(directory, target / CELLS)
-    took = directory / "run.json"
-    seconds = json.loads(took.read_text()) if took.exists() else {}
     write_record(target, record | seconds)
     return target
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+"""How every PNG file begins."""
+
+
+def _of_run(path: Path, names: tuple[str, ...] = ()) -> Any:
+    """What a file of a run says: an object with these names, or a list of objects for none."""
+    try:
+        found = json.loads(path.read_text())
+        if names:
+            return dict(found) | {name: found[name] for name in names}
+        return [dict(one) for one in found]
+    except Exception as error:  # whatever its text does to the reader, the file is at fault
+        raise RunError(
+            f"{path} cannot be read as a file of a run: {error!r}. Put an undamaged copy in its "
+            "place, or run the experiment again."
+        ) from error
 
 
 def copy_cells(source: Path, target: Path) -> list[str]:

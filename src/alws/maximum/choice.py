@@ -19,7 +19,7 @@ from jaxtyping import Array, Key, PyTree
 
 from alws.estimates import is_long
 from alws.maximum.filtered import climb_filtered
-from alws.maximum.maximise import CONTRADICTED, Found, NotIntegrable, Round
+from alws.maximum.maximise import CONTRADICTED, NOTHING_TOLD, Found, NotIntegrable, Round
 from alws.maximum.scoring import Scoring, impossible
 from alws.maximum.sequences import climb_windows
 from alws.maximum.starts import Maxima, climb_likelihood
@@ -87,7 +87,7 @@ def find_maximum(
         reason = found.verdict.why
     except NotIntegrable as error:
         found, reason = None, str(error)
-    if reason and reason != CONTRADICTED and _scorable(model, data, conditions):
+    if reason and reason not in (CONTRADICTED, NOTHING_TOLD) and _scorable(model, data, conditions):
         begun = model if found is None else found.model
         scored = _scored(begun, data, conditions, reason, **{**asked, "seconds": seconds / 2})
         if found is None:

@@ -86,6 +86,10 @@ CONTRADICTED = (
     "or the support of a latent moves with a parameter"
 )
 
+NOTHING_TOLD = (
+    "log p(z, x) does not depend on the parameters; check that the model's density uses them"
+)
+
 DONE = "done"
 """How a climb ends that came to its end."""
 
@@ -735,6 +739,8 @@ class Climber:
             why = CONTRADICTED
         if self.p > MANY:  # the curvature was not measured
             most = max(most, self.tolerance)
+        if not why and not free:
+            why = NOTHING_TOLD
         if why in ("time is up", "it was stopped"):
             why = ""
             left = max(left, min(slope, self.last))
