@@ -3,8 +3,9 @@
     python benchmarks/filters.py [--lengths 1000 100000] [--json filters.json]
 
 Processor time per time and evaluation, compiled: the forward algorithm with three states, the
-Kalman filter with one and with five dimensions, a grid, and 1000 particles. The ratio is that of
-the longest to the shortest sequence. Each length is its own process, whose highest memory is given.
+Kalman filter with one and with five dimensions, a grid, and 1000 particles, of which the gradient
+is their score. The ratio is that of the longest to the shortest sequence. Each length is its own
+process, whose highest memory is given.
 """
 
 import argparse
@@ -19,9 +20,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
 
 import alws
-from alws.state_space import find_filter, increments, particle_increments
+from alws.state_space import find_filter, increments, particle_increments, particle_scores
 from alws.state_space.grid import place
 
 LENGTHS = (1000, 100_000)
@@ -95,7 +97,14 @@ def measure(name, times):
             total = eqx.filter_jit(
                 lambda m, k: particle_increments(m, x, key=k, particles=PARTICLES).sum()
             )
-            return {"value": timed(total, model, key, times), "memory": memory()}
+            flat, at = ravel_pytree(model)
+            score = eqx.filter_jit(
+                lambda m, k: particle_scores(at, flat, x, key=k, particles=PARTICLES, keep=(0.95,))[
+                    1
+                ][-1]
+            )
+            value, gradient = (timed(f, model, key, times) for f in (total, score))
+            return {"value": value, "gradient": gradient, "memory": memory()}
         kind = find_filter(model, key)
         if kind.kind == "grid":
             nodes = jnp.asarray(place(model, x[None], None, key).nodes)

@@ -11,16 +11,11 @@ information of the filter's own increments: in standard errors of the fit, 1 is 
   model forgets, by a factor for each time of the window.
 - With a window wide enough, 1000 to 64000 pairs: it falls as pairs^-1/2.
 
-And what a step of the fit by windows costs with 1,000 and with 100,000 times, of a model that
-forgets how it began, timed in turn in one process.
-
 Prints the tables with their rates, and writes them as JSON.
 """
 
 import argparse
 import json
-import resource
-import time
 from pathlib import Path
 
 import equinox as eqx
@@ -33,8 +28,6 @@ from jax.flatten_util import ravel_pytree
 import alws
 from alws.estimates import Local
 from alws.features import Network
-from alws.maximum import WindowScoring
-from alws.regressions.base import one_lapack_thread
 from alws.state_space.filters import increments
 from alws.state_space.kinds import find_filter
 
@@ -154,27 +147,6 @@ def errors(name, windows, pairs, repeats):
         )
 
 
-def cost(lengths, repeats):
-    """Seconds of a block of simulated stretches for each length, and GiB of this process."""
-    with jax.enable_x64(True), one_lapack_thread():
-        fits, seconds = [], {length: [] for length in lengths}
-        for times in lengths:
-            model = jax.tree.map(
-                lambda a: jnp.asarray(a, float),
-                Returning(jnp.array(-0.3), jnp.array(-0.5), times),
-            )
-            x = eqx.filter_jit(lambda model: model.sample(jax.random.key(1))[1])(model)
-            fits.append(WindowScoring(model, x[None], None, key=jax.random.key(0)))
-            fits[-1].look()
-        for _ in range(repeats):
-            for fit, times in zip(fits, lengths, strict=True):
-                begun = time.process_time()
-                fit.look(blocks=5)
-                seconds[times].append((time.process_time() - begun) / 5)
-    found = {times: float(np.median(s)) for times, s in seconds.items()}
-    return found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
 def rate(at, found):
     """The slope of log error."""
     return float(np.polyfit(at, np.log(found), 1)[0])
@@ -205,12 +177,6 @@ def main():
         print("  error   " + "".join(f"{e:9.3f}" for e in by_pairs))
         last = list(found[name].items())[2:]
         print("  " + ", ".join(f"{what}: {value:.2f}" for what, value in last))
-    lengths = (500, 2000) if options.quick else (1000, 100_000)
-    seconds, memory = cost(lengths, 2 if options.quick else 8)
-    found["cost"] = {"seconds": seconds, "ratio": seconds[lengths[1]] / seconds[lengths[0]]}
-    print(f"a step with {lengths[1]} times: {found['cost']['ratio']:.2f} of one with {lengths[0]}")
-    print(f"{memory:.2f} GiB")
-    found["cost"]["GiB"] = memory
     options.directory.mkdir(parents=True, exist_ok=True)
     path = options.directory / "windows.json"
     path.write_text(json.dumps(found, indent=1) + "\n")

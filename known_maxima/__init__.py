@@ -86,6 +86,8 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
     "chain_10000": sequences.chain_10000,
     "volatility": sequences.volatility,
     "ricker": sequences.ricker,
+    "hunted": sequences.hunted,
+    "epidemic": sequences.epidemic,
     "shares": unusual.shares,
     "choices": unusual.choices,
     "catches": unusual.catches,

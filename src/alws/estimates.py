@@ -144,7 +144,7 @@ def default_estimate(model: AnyModel) -> "Estimate":
 
 
 def is_long(model: Any, x: PyTree) -> TypeGuard[StateSpace]:
-    """Whether the data are sequences of more than a few times, to be seen through windows.
+    """Whether the data are sequences of more than a few times.
 
     Arguments:
         model: any model that `alws.fit` takes.

@@ -3,8 +3,8 @@
 from alws.maximum.choice import find_maximum, judge
 from alws.maximum.filtered import climb_filtered
 from alws.maximum.maximise import Climber, Found, NotIntegrable, Round
+from alws.maximum.paths import climb_particles
 from alws.maximum.scoring import Scoring, impossible
-from alws.maximum.sequences import WindowScoring, climb_windows
 from alws.maximum.starts import Maxima, climb_likelihood, precise_data, watcher
 from alws.maximum.verdict import Verdict
 from alws.maximum.weighted import Weighted, weighted_log_likelihood
@@ -18,10 +18,9 @@ __all__ = [
     "Scoring",
     "Verdict",
     "Weighted",
-    "WindowScoring",
     "climb_filtered",
     "climb_likelihood",
-    "climb_windows",
+    "climb_particles",
     "find_maximum",
     "impossible",
     "judge",

@@ -1,6 +1,6 @@
 """Which way the likelihood is climbed, and the verdict on a fit that was made another way.
 
-    exact filter → windows of long sequences → sums and weighted points → regressed scores
+    exact filter → particles for long sequences → sums and weighted points → regressed scores
 
 The first that the model allows is taken. Where a climb cannot begin, or ends with a reason not to
 trust it, scores are regressed; if they lead to where there is a likelihood, that is climbed again.
@@ -20,8 +20,8 @@ from jaxtyping import Array, Key, PyTree
 from alws.estimates import is_long
 from alws.maximum.filtered import climb_filtered
 from alws.maximum.maximise import CONTRADICTED, NOTHING_TOLD, Found, NotIntegrable, Round
+from alws.maximum.paths import climb_particles
 from alws.maximum.scoring import Scoring, impossible
-from alws.maximum.sequences import climb_windows
 from alws.maximum.starts import Maxima, climb_likelihood
 from alws.maximum.verdict import Verdict
 from alws.maximum.weighted import weighted_log_likelihood
@@ -29,10 +29,6 @@ from alws.model import AnyModel
 from alws.state_space.kinds import find_filter
 from alws.state_space.likelihood import sequence_log_likelihood
 from alws.state_space.model import Given, StateSpace
-
-UNJUDGED = (
-    "these sequences have no filter, and regressions on windows can be far off without seeing it"
-)
 
 
 def find_maximum(
@@ -65,12 +61,9 @@ def find_maximum(
         if filtered is not None:
             found, maxima = filtered
         elif is_long(model, data):
-            if starts > 1:
-                raise ValueError(
-                    f"`starts` must be 1 for sequences without a filter, got {starts}. Fit "
-                    "from each start by itself."
-                )
-            found = climb_windows(model, data, conditions, **asked)
+            found, maxima = climb_particles(
+                model, data, conditions, starts=starts, watch=watch, **asked
+            )
         else:
             found, maxima = climb_likelihood(
                 model,
@@ -130,8 +123,10 @@ def judge(
     try:
         filtered = _filtered(model, data, conditions, **asked)
         if filtered is None and is_long(model, data):
-            return Verdict(0.0, math.inf, False, UNJUDGED)
-        found, _ = filtered or climb_likelihood(model, data, conditions=conditions, **asked)
+            found, _ = climb_particles(model, data, conditions, **asked)
+            found = found._replace(began_at=_height(model, data, key, conditions, log_prior))
+        else:
+            found, _ = filtered or climb_likelihood(model, data, conditions=conditions, **asked)
         began = _height(start, data, key, conditions, log_prior)
     except NotIntegrable as error:
         if not _scorable(model, data, conditions):

@@ -406,9 +406,6 @@ class Scoring:
     Example: `Scoring(model, data, key=jax.random.key(0)).run().model`.
     """
 
-    FOLLOWS_PATHS = True
-    """Whether moments may be differentiated along the simulator's paths."""
-
     def __init__(
         self,
         model: AnyModel,
@@ -597,7 +594,7 @@ class Scoring:
             unseen = min((e for _, e in against), default=0.0)
             table[n] = {
                 "nats": metric.nats(g[n][0]),
-                "bias": bias + self.overlooked(fits[n][0], metric),
+                "bias": bias,
                 "noise": noise(g[n]),
                 "unseen": unseen,
                 "distance": fits[n][0].distance(sets[0]),
@@ -612,10 +609,6 @@ class Scoring:
         self.say("choose", chosen, found, f"distance {table[chosen]['distance']:.3g}")
         return chosen, table, metric
 
-    def overlooked(self, fitted: Fitted, metric: Metric) -> float:
-        """More nats that count as a regression's bias; none unless a kind of fit says so."""
-        return 0.0
-
     def slope(self) -> np.ndarray | None:
         """∇ log p(θ), if there is such a prior."""
         return None if self.prior is None else np.asarray(self.prior(self.theta), np.float64)
@@ -629,7 +622,7 @@ class Scoring:
         self.radius, self.held, self.runaways, self.slow, self.known = 0.5, self.theta, 0, 1.0, 0
         name = self.choose()
         told = self.least_told > LITTLE
-        if told or self.p > MOST_PATHS or self.conditioned or not self.FOLLOWS_PATHS:
+        if told or self.p > MOST_PATHS or self.conditioned:
             return name
         before = self.columns
         self.columns, self.compiled = replace(before, posterior=0, paths=True), {}

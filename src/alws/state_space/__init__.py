@@ -4,7 +4,7 @@ from alws.state_space.filters import increments
 from alws.state_space.kinds import Filter, find_filter
 from alws.state_space.likelihood import LogLikelihood, sequence_log_likelihood
 from alws.state_space.model import Given, Path, StateSpace, sequences
-from alws.state_space.particles import particle_increments
+from alws.state_space.particles import particle_increments, particle_scores
 from alws.state_space.windows import View
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "find_filter",
     "increments",
     "particle_increments",
+    "particle_scores",
     "sequence_log_likelihood",
     "sequences",
 ]

@@ -182,7 +182,7 @@ def _by_particles(
         number = particles or first
         while True:
             found = np.asarray(_repeated(model, one, its, one_key, number, repeats))
-            values[i], errors[i], spread = _combined(found)
+            values[i], errors[i], spread = combined(found)
             most = max(most, number)
             enough = particles is not None or spread < ENOUGH or number >= MOST
             if enough or 4 * number * times * repeats > MOST_MOVES:
@@ -201,12 +201,14 @@ def _repeated(
     )
 
 
-def _combined(found: Float[np.ndarray, "repeats times"]) -> tuple[float, float, float]:
+def combined(found: Float[np.ndarray, "repeats times"]) -> tuple[float, float, float]:
     """log p(x), its standard error and the standard deviation of log p̂, from increments.
 
     Of a long sequence the variance is the sum of those of stretches, and of twice the covariances
     of neighbours: filters forget, and many small variances are known better than one large one.
     What a third moment would add to the logarithm of a mean counts as error.
+
+    Example: `combined(np.zeros((4, 100)))` is (0, 0, 0).
     """
     repeats, times = found.shape
     totals = found.sum(axis=1)
@@ -228,4 +230,4 @@ def _combined(found: Float[np.ndarray, "repeats times"]) -> tuple[float, float, 
     return float(totals.mean() + variance / 2), float(error), float(whole**0.5)
 
 
-__all__ = ["LogLikelihood", "check_observed", "doubled", "sequence_log_likelihood"]
+__all__ = ["LogLikelihood", "check_observed", "combined", "doubled", "sequence_log_likelihood"]

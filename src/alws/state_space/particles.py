@@ -1,4 +1,4 @@
-"""The likelihood of a sequence under any state-space model, by simulating states side by side.
+"""The likelihood of a sequence under any state-space model, and its score, by simulated states.
 
     s_t^i ~ the model, from s_{t−1}^i        (move)
     w_t^i ∝ w_{t−1}^i p(x_t | s_t^i)         (weigh)
@@ -13,17 +13,51 @@ independent repeats with mean m and variance v the estimate is
 
 `alws.state_space.sequence_log_likelihood` combines them so. The filter needs nothing of a model but
 that it can be simulated and that p(x_t | s_t) can be computed.
+
+The score is the posterior mean of the complete one (Fisher's identity), a sum over times that every
+particle carries along its path:
+
+    A_t^i = λ A_{t−1}^{a(i)} + (1 − λ) Ā_{t−1} + ∇ log p(z_t^i | s_{t−1}^{a(i)}) p(x_t | s_t^i),
+    ∇ log p(x_1 … x_t) ≈ Ā_t = Σ_i w_t^i A_t^i.
+
+With λ = 1 it is unbiased up to 1/N, but all paths soon have one ancestor, and the variance grows
+with the square of the length. With λ < 1 (Nemeth, Fearnhead and Mihaylova 2016) what happened at a
+time is looked back at for some 1/(1 − λ) times; the variance then grows with the length alone.
+
+States that follow from what is random, s_t = f(s_{t−1}, z_t, θ), carry their derivatives D_t in θ
+with them, and would do so for ever. But z may move with θ too, dz_t = k_t dθ, if the change of
+volume is counted:
+
+    D_t = f_s D_{t−1} + f_θ + f_z k_t,   score += ∂_z log p(z_t, x_t | …) k_t + div k_t.
+
+k_t is what makes |D_t|², in units of the particles' spread, and |k_t|², in units of that of z, the
+least together. Where z decides the next state alone, D is nearly 0 and the score that of p(s_t |
+s_{t−1}); where it hardly moves it, D is forgotten as slowly as the filter forgets.
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, Key, PyTree
+from numpyro.distributions import Distribution, constraints
 
-from alws.state_space.distributions import draw_once, draw_with, log_prob, randomness
-from alws.state_space.model import Given, StateSpace
+from alws.state_space.distributions import (
+    draw_once,
+    draw_with,
+    is_distribution,
+    log_prob,
+    randomness,
+)
+from alws.state_space.model import Given, StateSpace, within
+
+MOST_SHIFTED = 8
+"""How many numbers of z move with θ at most: more cost more than they bring."""
 
 
 def particle_increments(
@@ -44,52 +78,208 @@ def particle_increments(
 
     Example: `particle_increments(model, x, key=jax.random.key(0)).sum()`.
     """
+    nothing = jnp.zeros(0)
+    return particle_scores(
+        lambda _: model, nothing, x, given, key=key, particles=particles, keep=()
+    )[0]
+
+
+def particle_scores(
+    at: Callable[[Array], StateSpace],
+    theta: Float[Array, " p"],
+    x: PyTree,
+    given: Given = Given(),
+    *,
+    key: Key[Array, ""],
+    particles: int,
+    keep: Sequence[float],
+) -> tuple[Float[Array, " times"], Float[Array, "times keeps p"]]:
+    """log p̂(x_t | x_1 … x_{t−1}) and the estimated score of x_1 … x_t, of every time.
+
+    Times after the last that was observed change nothing.
+
+    Arguments:
+        at: the model with these parameters.
+        theta: the parameters.
+        x, given: one sequence and its conditions.
+        key: on which all random numbers depend.
+        particles: how many states are simulated side by side.
+        keep: values of λ, of which each has its own scores.
+
+    Example: `particle_scores(at, theta, x, key=key, particles=500, keep=(0.95,))[1][-1, 0]`.
+    """
+    model, number = at(theta), particles
+    plain = all(model.inherits(method) for method in ("start", "update", "feed_back"))
+    carries = len(theta) > 0 and not plain
     controls = () if given.control is None else (given.control,)
-    times = len(jax.tree.leaves(x)[0])
+    x, times = within(x, given), len(jax.tree.leaves(x)[0])
     seen = jnp.ones(times, bool) if given.observed is None else given.observed
+    counts = jnp.flip(jnp.cumsum(jnp.flip(seen)) > 0)
     start_key, moves_key, chosen_key = jax.random.split(key, 3)
+    shares = jnp.asarray(keep, float)[:, None, None]
 
-    def begin(key: Array) -> PyTree:
-        return model.start(draw_once(model.initial(), key))
+    def see(model: StateSpace, state: PyTree, item: tuple) -> tuple[PyTree, Array]:
+        x, seen, _, control = item
+        found = jnp.where(seen, log_prob(model.observation(state, *control), x), 0.0)
+        return model.feed_back(state, x, *control), found
 
-    def see(states: PyTree, logs: Array, item: tuple) -> tuple[PyTree, Array, Array]:
-        x, seen, control = item
-        found = jax.vmap(lambda s: log_prob(model.observation(s, *control), x))(states)
-        found = jnp.where(seen, jnp.where(jnp.isnan(found), -jnp.inf, found), 0.0)
+    def along(
+        step: Callable, distributions: PyTree, states: PyTree, slopes: Array, z: PyTree
+    ) -> tuple:
+        """The next states, their derivatives in θ, log p(x_t | s_t) and what the scores gain."""
+        if not carries:
+
+            def plainly(state: PyTree, z: PyTree) -> tuple:
+                def total(theta: Array) -> tuple[Array, tuple]:
+                    after, moved, found = step(at(theta), state, z)
+                    return moved + found, (after, found)
+
+                score, (after, found) = jax.grad(total, has_aux=True)(theta)
+                return after, found, score
+
+            after, found, score = jax.vmap(plainly)(states, z)
+            return after, slopes, found, score
+        after, _, found = jax.vmap(lambda s, z: step(model, s, z))(states, z)
+        latents = _movable(distributions)
+        moved = [jax.vmap(lambda s: _numbers(s)[0])(after), jax.vmap(lambda z: latents(z)[0])(z)]
+        widths = [a.var(axis=0) for a in moved]
+        weights = [jnp.where(w > 0, 1 / jnp.where(w > 0, w, 1.0), 0.0) for w in widths]
+        shift = partial(_shifted, step, at, theta, latents, *weights)
+        slopes, score = jax.vmap(shift)(states, slopes, z)
+        return after, jnp.where(jnp.isfinite(slopes), slopes, 0.0), found, score
+
+    def weigh(logs: Array, sums: Array, found: Array, score: Array) -> tuple:
+        found = jnp.where(jnp.isnan(found), -jnp.inf, found)
         total = logsumexp(logs + found)
-        fed = states
-        if not model.inherits("feed_back"):
-            fed = jax.vmap(lambda s: model.feed_back(s, x, *control))(states)
-        alive = jnp.isfinite(total)
-        return fed, jnp.where(alive, logs + found - total, -jnp.log(particles)), total
+        logs = jnp.where(jnp.isfinite(total), logs + found - total, -jnp.log(number))
+        sums = sums + jnp.where(jnp.isfinite(score), score, 0.0)
+        return logs, sums, (total, jnp.einsum("n,knp->kp", jnp.exp(logs), sums))
 
-    def move(states: PyTree, key: Array, control: tuple) -> PyTree:
-        one = jax.tree.map(lambda a: a[0], states)
-        drawn = randomness(model.transition, (one, *control), key, particles)
+    def begin(model: StateSpace, _: PyTree, z: PyTree) -> tuple[PyTree, Array, Array]:
+        state, found = model.start(z), jnp.zeros(())
+        if model.observe_start:
+            state, found = see(model, state, at_first)
+        return state, log_prob(model.initial(), z), found
 
-        def next_of(state: PyTree, drawn: list[Array]) -> PyTree:
-            z = draw_with(model.transition(state, *control), drawn)
-            return model.update(state, z, *control)
+    def step(carry: tuple, numbered: tuple) -> tuple[tuple, tuple]:
+        (states, slopes, logs, sums), (time, *item) = carry, numbered
+        counted, control = item[2:]
+        chosen, flat_logs = _resampled(logs, jax.random.fold_in(chosen_key, time))
+        mean, before = jnp.einsum("n,knp->kp", jnp.exp(logs), sums), (logs, sums)
+        sums = shares * sums[:, chosen] + (1 - shares) * mean[:, None]
+        states, slopes = jax.tree.map(lambda a: a[chosen], (states, slopes))
+        target = model.transition(jax.tree.map(lambda a: a[0], states), *control)
+        drawn = randomness(lambda: target, (), jax.random.fold_in(moves_key, time), number)
+        z = jax.vmap(lambda s, r: draw_with(model.transition(s, *control), r))(states, drawn)
 
-        return jax.vmap(next_of)(states, drawn)
+        def move(model: StateSpace, state: PyTree, z: PyTree) -> tuple[PyTree, Array, Array]:
+            moved = log_prob(model.transition(state, *control), z)
+            after, found = see(model, model.update(state, z, *control), tuple(item))
+            return after, moved, found
 
-    def step(carry: tuple, numbered: tuple) -> tuple[tuple, Array]:
-        (states, logs), (number, *item) = carry, numbered
-        chosen, logs = _resampled(logs, jax.random.fold_in(chosen_key, number))
-        states = jax.tree.map(lambda s: s[chosen], states)
-        states = move(states, jax.random.fold_in(moves_key, number), item[-1])
-        states, logs, total = see(states, logs, tuple(item))
-        return (states, logs), total
+        states, slopes, found, score = along(move, target, states, slopes, z)
+        logs, sums, (total, after) = weigh(flat_logs, sums, found, score)
+        (logs, sums), after = jax.tree.map(
+            partial(jnp.where, counted), ((logs, sums), after), (before, mean)
+        )
+        return (states, slopes, logs, sums), (total, after)
 
-    states = jax.vmap(begin)(jax.random.split(start_key, particles))
-    logs = jnp.full(particles, -jnp.log(particles))
-    items: tuple[Any, ...] = jnp.arange(times), x, seen, controls
-    if not model.observe_start:
-        return jax.lax.scan(step, (states, logs), items)[1]
+    items: tuple[Any, ...] = jnp.arange(times), x, seen, counts, controls
     at_first = jax.tree.map(lambda a: a[0], items[1:])
-    states, logs, first = see(states, logs, at_first)
-    later = jax.tree.map(lambda a: a[1:], items)
-    return jnp.concatenate([first[None], jax.lax.scan(step, (states, logs), later)[1]])
+    keys = jax.random.split(start_key, number)
+    z = jax.vmap(lambda key: draw_once(model.initial(), key))(keys)
+    states = jax.vmap(lambda _, z: model.start(z))(keys, z)
+    size = _numbers(jax.tree.map(lambda a: a[0], states))[0].size * carries
+    slopes = jnp.zeros((number, len(theta), size))
+    states, slopes, found, score = along(begin, model.initial(), states, slopes, z)
+    sums = jnp.zeros((len(keep), number, len(theta)))
+    logs, sums, first = weigh(jnp.full(number, -jnp.log(number)), sums, found, score)
+    carry = states, slopes, logs, sums
+    if not model.observe_start:
+        return jax.lax.scan(step, carry, items)[1]
+    rest = jax.lax.scan(step, carry, jax.tree.map(lambda a: a[1:], items))[1]
+    return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+
+
+def _shifted(
+    step: Callable,
+    at: Callable[[Array], StateSpace],
+    theta: Float[Array, " p"],
+    latents: Callable,
+    by_state: Float[Array, " n"],
+    by_latent: Float[Array, " m"],
+    state: PyTree,
+    slope: Float[Array, "p n"],
+    z: PyTree,
+) -> tuple[Float[Array, "p n"], Float[Array, " p"]]:
+    """D_t, and what the score gains, where z moves with θ as far as that keeps the state in place.
+
+    `latents(z)` are the numbers of z that may move, and the way back; `by_state` and `by_latent`
+    say how much a square counts.
+    """
+    (flat, back), (latent, whole) = _numbers(state), latents(z)
+
+    def both(theta: Array, flat: Array, latent: Array) -> tuple[Array, Array]:
+        after, moved, found = step(at(theta), back(flat), whole(latent))
+        return _numbers(after)[0], moved + found
+
+    def along(latent: Array, *direction: Array) -> tuple[Array, Array]:
+        return jax.jvp(both, (theta, flat, latent), direction)[1]
+
+    every, still = jnp.eye(len(theta)), jnp.zeros_like(latent)
+
+    def shift(latent: Array) -> Float[Array, "p m"]:
+        drift = jax.vmap(lambda e, d: along(latent, e, d, still)[0])(every, slope)
+        turn = jax.jacfwd(lambda latent: both(theta, flat, latent)[0])(latent)
+        weighed = by_state[:, None] * turn
+        square = turn.T @ weighed + jnp.diag(jnp.where(by_latent > 0, by_latent, 1.0))
+        return -jnp.linalg.solve(square, weighed.T @ drift.T).T
+
+    if not latent.size:
+        return jax.vmap(lambda e, d: along(latent, e, d, still))(every, slope)
+    spread = jnp.trace(jax.jacfwd(shift)(latent), axis1=1, axis2=2)
+    slope, score = jax.vmap(lambda e, d, k: along(latent, e, d, k))(every, slope, shift(latent))
+    return slope, score + spread
+
+
+def _movable(distributions: PyTree) -> Callable:
+    """For a draw, its numbers that lie anywhere on the line, if they are few, and the way back."""
+    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
+    free = [_anywhere(d) for d in leaves]
+    some = sum(int(np.prod(d.shape())) for d, f in zip(leaves, free, strict=True) if f)
+    free = free if some <= MOST_SHIFTED else [False] * len(free)
+
+    def latents(z: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
+        return _chosen(structure.flatten_up_to(z), free, structure)
+
+    return latents
+
+
+def _anywhere(distribution: Distribution) -> bool:
+    support: Any = distribution.support
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return support is constraints.real
+
+
+def _numbers(state: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
+    """The floating-point numbers of a state as a vector, and the way back."""
+    leaves, structure = jax.tree.flatten(state)
+    leaves = [jnp.asarray(a) for a in leaves]
+    return _chosen(leaves, [jnp.issubdtype(a.dtype, jnp.floating) for a in leaves], structure)
+
+
+def _chosen(
+    leaves: list[Array], which: list[bool], structure: Any
+) -> tuple[Array, Callable[[Array], PyTree]]:
+    flat, unravel = ravel_pytree([a for a, w in zip(leaves, which, strict=True) if w])
+
+    def back(flat: Array) -> PyTree:
+        found = iter(unravel(flat))
+        parts = [next(found) if w else a for a, w in zip(leaves, which, strict=True)]
+        return structure.unflatten(parts)
+
+    return flat, back
 
 
 def _resampled(
@@ -106,4 +296,4 @@ def _resampled(
     return chosen, jnp.where(uneven, -jnp.log(number), logs)
 
 
-__all__ = ["particle_increments"]
+__all__ = ["particle_increments", "particle_scores"]
