@@ -200,7 +200,7 @@ class _Climb:
             sequence, key = item
             x, given = jax.tree.map(lambda a: a[sequence], data)
             found, sums = particle_scores(
-                self.at, theta, x, given, key=key, particles=particles, keep=KEEPS
+                self.at, theta, x, given, key=key, particles=particles, keep=KEEPS, guided=True
             )
             return found, sums[-1], jnp.diff(sums[:, chosen], axis=0, prepend=0.0)
 

@@ -121,6 +121,14 @@ def is_distribution(value: Any) -> bool:
     return isinstance(value, Distribution)
 
 
+def is_normal(distribution: Distribution) -> bool:
+    """Whether draws are made from standard normals, not keys.
+
+    Example: `is_normal(dist.Normal(0.0, 1.0))`.
+    """
+    return _normal(distribution) is not None
+
+
 def _shapes(distributions: Callable[..., PyTree], args: tuple) -> list[Shape | None]:
     """The shape of each normal distribution, None for all others; nothing is computed."""
     found: list[Shape | None] = []
@@ -155,6 +163,7 @@ __all__ = [
     "gaussian",
     "gaussian_of",
     "is_distribution",
+    "is_normal",
     "log_prob",
     "randomness",
 ]

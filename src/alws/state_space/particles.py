@@ -4,10 +4,11 @@
     w_t^i ∝ w_{t−1}^i p(x_t | s_t^i)         (weigh)
     p̂(x_t | x_1 … x_{t−1}) = Σ_i w_{t−1}^i p(x_t | s_t^i)
 
-The bootstrap particle filter (Gordon, Salmond and Smith 1993). Where the weights have become
-uneven, states are drawn anew in proportion to them, with one random number for all (systematic
-resampling). The product of the p̂ is unbiased for p(x); its logarithm is nearly normal, so of R
-independent repeats with mean m and variance v the estimate is
+The bootstrap particle filter (Gordon, Salmond and Smith 1993). Guided, normal numbers in z_t are
+drawn from a normal approximation to p(z_t | s_{t−1}, x_t) instead, and weighed for it. Where the
+weights have become uneven, states are drawn anew in proportion to them, with one random number for
+all (systematic resampling). The product of the p̂ is unbiased for p(x); its logarithm is nearly
+normal, so of R independent repeats with mean m and variance v the estimate is
 
     log p(x) ≈ m + v/2,    with variance v/R + v²/(2(R − 1)).
 
@@ -35,29 +36,32 @@ least together. Where z decides the next state alone, D is nearly 0 and the scor
 s_{t−1}); where it hardly moves it, D is forgotten as slowly as the filter forgets.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, Key, PyTree
 from numpyro.distributions import Distribution, constraints
 
 from alws.state_space.distributions import (
-    draw_once,
     draw_with,
     is_distribution,
+    is_normal,
     log_prob,
     randomness,
 )
 from alws.state_space.model import Given, StateSpace, within
 
 MOST_SHIFTED = 8
-"""How many numbers of z move with θ at most: more cost more than they bring."""
+"""How many numbers of z move with θ, or are guided, at most: more cost more than they bring."""
+
+DEFENCE, FARTHEST = 0.1, 10.0
+"""How often a guided draw is not guided, and how many standard deviations it is moved at most."""
 
 
 def particle_increments(
@@ -93,6 +97,7 @@ def particle_scores(
     key: Key[Array, ""],
     particles: int,
     keep: Sequence[float],
+    guided: bool = False,
 ) -> tuple[Float[Array, " times"], Float[Array, "times keeps p"]]:
     """log p̂(x_t | x_1 … x_{t−1}) and the estimated score of x_1 … x_t, of every time.
 
@@ -105,6 +110,7 @@ def particle_scores(
         key: on which all random numbers depend.
         particles: how many states are simulated side by side.
         keep: values of λ, of which each has its own scores.
+        guided: draw what is normal in z_t near what x_t says of it.
 
     Example: `particle_scores(at, theta, x, key=key, particles=500, keep=(0.95,))[1][-1, 0]`.
     """
@@ -161,6 +167,30 @@ def particle_scores(
             state, found = see(model, state, at_first)
         return state, log_prob(model.initial(), z), found
 
+    def draw(distributions: Callable, states: PyTree, key: Key[Array, ""], look: Callable) -> tuple:
+        """z of every particle, and the logarithm of how much rarer it is drawn than it should."""
+        target = distributions(jax.tree.map(lambda a: a[0], states))
+        key, coin_key = jax.random.split(key)
+        drawn = randomness(lambda: target, (), key, number)
+        leaves = jax.tree.leaves(target, is_leaf=is_distribution)
+        free = [is_normal(d) for d in leaves]
+        few = sum(math.prod(d.shape()) for d in leaves) <= MOST_SHIFTED
+        if not (guided and any(free) and few):
+            z = jax.vmap(lambda s, r: draw_with(distributions(s), r))(states, drawn)
+            return target, z, jnp.zeros(number)
+
+        def one(state: PyTree, drawn: list[Array], coin: Array) -> tuple[PyTree, Array]:
+            flat, back = _chosen(drawn, free, jax.tree.structure(drawn))
+
+            def at(flat: Array) -> PyTree:
+                return draw_with(distributions(state), back(flat))
+
+            flat, rarer = _guided(lambda flat: look(model, state, at(flat))[2], flat, coin)
+            return at(flat), rarer
+
+        coins = jax.random.uniform(coin_key, (number,))
+        return target, *jax.vmap(one)(states, drawn, coins)
+
     def step(carry: tuple, numbered: tuple) -> tuple[tuple, tuple]:
         (states, slopes, logs, sums), (time, *item) = carry, numbered
         counted, control = item[2:]
@@ -168,17 +198,20 @@ def particle_scores(
         mean, before = jnp.einsum("n,knp->kp", jnp.exp(logs), sums), (logs, sums)
         sums = shares * sums[:, chosen] + (1 - shares) * mean[:, None]
         states, slopes = jax.tree.map(lambda a: a[chosen], (states, slopes))
-        target = model.transition(jax.tree.map(lambda a: a[0], states), *control)
-        drawn = randomness(lambda: target, (), jax.random.fold_in(moves_key, time), number)
-        z = jax.vmap(lambda s, r: draw_with(model.transition(s, *control), r))(states, drawn)
 
         def move(model: StateSpace, state: PyTree, z: PyTree) -> tuple[PyTree, Array, Array]:
             moved = log_prob(model.transition(state, *control), z)
             after, found = see(model, model.update(state, z, *control), tuple(item))
             return after, moved, found
 
+        target, z, rarer = draw(
+            lambda s: model.transition(s, *control),
+            states,
+            jax.random.fold_in(moves_key, time),
+            move,
+        )
         states, slopes, found, score = along(move, target, states, slopes, z)
-        logs, sums, (total, after) = weigh(flat_logs, sums, found, score)
+        logs, sums, (total, after) = weigh(flat_logs, sums, found + rarer, score)
         (logs, sums), after = jax.tree.map(
             partial(jnp.where, counted), ((logs, sums), after), (before, mean)
         )
@@ -186,19 +219,74 @@ def particle_scores(
 
     items: tuple[Any, ...] = jnp.arange(times), x, seen, counts, controls
     at_first = jax.tree.map(lambda a: a[0], items[1:])
-    keys = jax.random.split(start_key, number)
-    z = jax.vmap(lambda key: draw_once(model.initial(), key))(keys)
-    states = jax.vmap(lambda _, z: model.start(z))(keys, z)
+    nothing = jnp.zeros(number)
+    _, z, rarer = draw(lambda _: model.initial(), nothing, start_key, begin)
+    states = jax.vmap(lambda _, z: model.start(z))(nothing, z)
     size = _numbers(jax.tree.map(lambda a: a[0], states))[0].size * carries
     slopes = jnp.zeros((number, len(theta), size))
     states, slopes, found, score = along(begin, model.initial(), states, slopes, z)
     sums = jnp.zeros((len(keep), number, len(theta)))
-    logs, sums, first = weigh(jnp.full(number, -jnp.log(number)), sums, found, score)
+    logs, sums, first = weigh(jnp.full(number, -jnp.log(number)), sums, found + rarer, score)
     carry = states, slopes, logs, sums
     if not model.observe_start:
         return jax.lax.scan(step, carry, items)[1]
     rest = jax.lax.scan(step, carry, jax.tree.map(lambda a: a[1:], items))[1]
     return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+
+
+def _guided(
+    look: Callable[[Array], Array], drawn: Float[Array, " m"], coin: Float[Array, ""]
+) -> tuple[Float[Array, " m"], Float[Array, ""]]:
+    """A draw near the posterior of standard normals ε, and log p(ε) − log q(ε).
+
+    q is normal, as log p(x | ε) is curved near its posterior's mode, or, once in ten times, p.
+    """
+    size = drawn.size
+    centre, factor = jnp.zeros(size), [[jnp.ones(())] * size] * size
+    for _ in range(2):
+        slope, bend = jax.grad(look)(centre), jax.hessian(look)(centre)
+        slope, bend = (jnp.where(jnp.isfinite(a), a, 0.0) for a in (slope, bend))
+        factor = _factor(jnp.eye(size) - bend, 1.0)
+        centre = _solve(factor, slope - bend @ centre)
+        centre = centre * jnp.minimum(1.0, FARTHEST / jnp.sqrt(centre @ centre + 1e-30))
+    moved = jnp.where(coin < DEFENCE, drawn, centre + _upward(factor, drawn))
+    back = [
+        sum((factor[j][i] * (moved - centre)[j] for j in range(i, size)), jnp.zeros(()))
+        for i in range(size)
+    ]
+    scaled = sum((jnp.log(factor[i][i]) for i in range(size)), jnp.zeros(()))
+    plain, near = -0.5 * moved @ moved, scaled - 0.5 * sum(b**2 for b in back)
+    mixed = jnp.logaddexp(jnp.log(1 - DEFENCE) + near, jnp.log(DEFENCE) + plain)
+    return moved, plain - mixed
+
+
+def _factor(a: Float[Array, "m m"], least: float) -> list[list[Array]]:
+    """Its Cholesky factor, every pivot at least so large; written out, for many small matrices."""
+    size = len(a)
+    factor = [[jnp.zeros(())] * size for _ in range(size)]
+    for j in range(size):
+        pivot = a[j, j] - sum(factor[j][k] ** 2 for k in range(j))
+        factor[j][j] = jnp.sqrt(jnp.maximum(pivot, least))
+        for i in range(j + 1, size):
+            dot = sum(factor[i][k] * factor[j][k] for k in range(j))
+            factor[i][j] = (a[i, j] - dot) / factor[j][j]
+    return factor
+
+
+def _upward(factor: list[list[Array]], b: Array) -> Array:
+    """L⁻ᵀ b."""
+    size, x = len(factor), {}
+    for i in reversed(range(size)):
+        x[i] = (b[i] - sum(factor[j][i] * x[j] for j in range(i + 1, size))) / factor[i][i]
+    return jnp.stack([x[i] for i in range(size)])
+
+
+def _solve(factor: list[list[Array]], b: Array) -> Array:
+    """(L Lᵀ)⁻¹ b, of a vector or of columns."""
+    size, x = len(factor), []
+    for i in range(size):
+        x.append((b[i] - sum(factor[i][k] * x[k] for k in range(i))) / factor[i][i])
+    return _upward(factor, jnp.stack(x))
 
 
 def _shifted(
@@ -233,7 +321,7 @@ def _shifted(
         turn = jax.jacfwd(lambda latent: both(theta, flat, latent)[0])(latent)
         weighed = by_state[:, None] * turn
         square = turn.T @ weighed + jnp.diag(jnp.where(by_latent > 0, by_latent, 1.0))
-        return -jnp.linalg.solve(square, weighed.T @ drift.T).T
+        return -_solve(_factor(square, 0.0), weighed.T @ drift.T).T
 
     if not latent.size:
         return jax.vmap(lambda e, d: along(latent, e, d, still))(every, slope)
@@ -246,7 +334,7 @@ def _movable(distributions: PyTree) -> Callable:
     """For a draw, its numbers that lie anywhere on the line, if they are few, and the way back."""
     leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
     free = [_anywhere(d) for d in leaves]
-    some = sum(int(np.prod(d.shape())) for d, f in zip(leaves, free, strict=True) if f)
+    some = sum(math.prod(d.shape()) for d, f in zip(leaves, free, strict=True) if f)
     free = free if some <= MOST_SHIFTED else [False] * len(free)
 
     def latents(z: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
