@@ -542,7 +542,7 @@ def fit(
     Without `steps` and `settings` the fit chooses how to treat the latents: a sequence is filtered,
     exactly or by particles; latents that take few values are summed, continuous ones are integrated
     by weighted points for each observation's posterior; for all others the log joint is regressed
-    on simulations. It ends when there is nothing left to be gained, and says so in `result.verdict`.
+    on simulations. It ends when there is nothing left to be gained; `result.verdict` says so.
 
     With `steps` or `settings` it is Algorithm 1 of the paper, as they say.
 

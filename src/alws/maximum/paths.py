@@ -36,7 +36,7 @@ from alws.state_space.particles import particle_scores
 MOST_PARAMETERS = 200
 """How many parameters a model may have: every particle carries a score."""
 
-KEEPS = (0.8, 0.92, 0.97, 0.99, 1.0)
+KEEPS = (0.8, 0.92, 0.97, 0.99, 0.997)
 """The shares of a path's score that are kept from one time to the next."""
 
 REPEATS = 4
@@ -44,6 +44,12 @@ REPEATS = 4
 
 FEWEST, MORE, MOST = 128, 8, 8192
 """Particles to begin with, by how much their number grows, and the most."""
+
+LOUD = 0.5
+"""The nats of a gradient's noise, for each parameter, above which there are too few particles."""
+
+OUTLYING = 10.0
+"""How many times the usual information is that of a place where no average should go."""
 
 MOST_LOOKS = 32
 """How many gradients judge at most where a stage ended."""
@@ -269,15 +275,20 @@ class _Climb:
             self.climb(particles)
             self.data = self.whole
         while True:
-            self.climb(particles)
-            noise, gradients = self.average(particles)
+            loud = self.climb(particles) > LOUD * self.p
+            if loud and particles < self.affordable(MORE * particles, 20):
+                particles *= MORE
+                continue
+            noise = self.average(particles)
             finer = self.affordable(MORE * particles, 4)
             seen, blur = [self.look(finer)], np.inf
             while len(seen) < 2 or (
                 len(seen) < MOST_LOOKS and blur > 2 * self.tolerance and not self.late(0.8)
             ):
                 seen.append(self.look(finer))
-                gradient = np.concatenate([s.gradients for s in seen])[:, self.keep]
+                gradients = np.concatenate([s.gradients for s in seen])
+                self.keep = self.choose(gradients)
+                gradient = gradients[:, self.keep]
                 blur = self.metric.noise(gradient) / len(gradient)
                 worth = self.metric.nats(gradient.mean(axis=0))
             self.say(
@@ -311,8 +322,11 @@ class _Climb:
             particles //= MORE
         return int(np.clip(particles, FEWEST, MOST))
 
-    def climb(self, particles: int) -> None:
-        """Steps I⁻¹ĝ, each as long as log p̂ does not fall, until noise covers what they promise."""
+    def climb(self, particles: int) -> float:
+        """Steps I⁻¹ĝ, each as long as log p̂ does not fall, until noise covers what they promise.
+
+        The nats of that noise.
+        """
         here, radius, refused = self.look(particles), 1.0, 0
         highest = here
         for _ in range(100):
@@ -337,15 +351,16 @@ class _Climb:
             if refused == 6:
                 break
             here = self.look(particles)
+        return noise
 
-    def average(self, particles: int) -> tuple[float, np.ndarray]:
-        """Take half steps, and their average; the noise that it leaves, and all gradients."""
+    def average(self, particles: int) -> float:
+        """Take half steps, and their average; the nats of noise that it leaves."""
         thetas, gradients, heights, rate, began = [], [], [], 0.5, True
         while len(thetas) < MOST_STEPS:
             seen = self.look(particles)
-            far = heights and seen.height < np.median(heights) - 10 - 10 * (
-                seen.error + float(np.std(heights))
-            )
+            usual = np.median(heights) - 10 - 10 * seen.error if heights else -np.inf
+            louder = (np.diag(seen.plain) * self.metric.unit**2).sum() / self.p
+            far = thetas and (seen.height < usual - 10 * np.std(heights) or louder > OUTLYING)
             if far:
                 self.theta, rate = np.mean(thetas, axis=0), rate / 2
                 if rate < 0.01:
@@ -357,9 +372,9 @@ class _Climb:
             gradients.append(seen.gradients)
             if began and len(thetas) == 6:  # the way there does not count
                 thetas, gradients, heights, began = thetas[-1:], gradients[-1:], heights[-1:], False
-            every = np.concatenate(gradients)
-            self.keep = self.choose(every)
-            noise = self.metric.noise(every[:, self.keep]) / len(every)
+            self.keep = self.choose(np.concatenate(gradients))
+            noise = np.mean([self.metric.noise(g[:, self.keep]) for g in gradients])
+            noise = float(noise / len(gradients) / REPEATS)
             self.tell(seen, noise)
             if len(thetas) >= 10 and (noise < self.tolerance or self.late(0.7)):
                 break
@@ -372,7 +387,7 @@ class _Climb:
         self.say(
             f"{len(thetas)} steps averaged with {particles} particles, {noise:.2g} nats of noise"
         )
-        return noise, every
+        return noise
 
     def tilt(self, seen: list[_Look]) -> tuple[float, float]:
         """The nats by which the maximum of E log p̂ misses that of log E p̂; the scatter of log p̂.
@@ -394,7 +409,7 @@ class _Climb:
             for j in range(i + 1, len(KEEPS)):
                 apart = gradients[:, i] - gradients[:, j]
                 chance = self.metric.noise(apart) / len(apart)
-                known = self.metric.nats(apart.mean(axis=0)) - 2 * chance
+                known = self.metric.nats(apart.mean(axis=0)) - 4 * chance
                 found[i] = max(found[i], known)
         return found
 
