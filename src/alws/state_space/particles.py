@@ -147,7 +147,7 @@ def particle_scores(
             return after, slopes, found, score
         after, _, found = jax.vmap(lambda s, z: step(model, s, z))(states, z)
         latents = _movable(distributions)
-        moved = [jax.vmap(lambda s: _numbers(s)[0])(after), jax.vmap(lambda z: latents(z)[0])(z)]
+        moved = jax.vmap(lambda s, z: (_numbers(s)[0], latents(z)[0]))(after, z)
         widths = [a.var(axis=0) for a in moved]
         weights = [jnp.where(w > 0, 1 / jnp.where(w > 0, w, 1.0), 0.0) for w in widths]
         shift = partial(_shifted, step, at, theta, latents, *weights)
