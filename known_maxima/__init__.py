@@ -96,6 +96,9 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
     "loop": unusual.loop,
     "long_walk": unusual.long_walk,
     "coins": unusual.coins,
+    "animals": unusual.animals,
+    "directions": unusual.directions,
+    "folded": unusual.folded,
 }
 """Each problem by its name, as a function of a seed."""
 

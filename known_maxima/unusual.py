@@ -451,3 +451,163 @@ def coins(seed: int) -> Problem:
         source="simulated",
         recompute=best_of(exact, make, 3),
     )
+
+
+class Animals(eqx.Module):
+    """z ~ Poisson(exp(log_rate)) animals at a place, each seen with one chance on four visits."""
+
+    log_rate: Float[Array, ""]
+    logit: Float[Array, ""]
+
+    def sample(self, key):
+        animals_key, visits_key = jax.random.split(key)
+        z = jax.random.poisson(animals_key, jnp.exp(self.log_rate))
+        return z, dist.Binomial(z, logits=self.logit).sample(visits_key, (4,))
+
+    def log_joint(self, z, x):
+        seen = dist.Binomial(z, logits=self.logit).log_prob(x).sum()
+        return z * self.log_rate - jnp.exp(self.log_rate) - gammaln(z + 1.0) + seen
+
+
+def animals_log_marginal(model: Animals, x: Array) -> Array:
+    """The sum over up to a thousand animals."""
+    n = jnp.arange(1000.0)
+    enough = n >= x.max()
+    m = jnp.where(enough, n, x.max())[:, None]
+    ways = gammaln(m + 1) - gammaln(x + 1) - gammaln(m - x + 1)
+    seen = ways + x * log_sigmoid(model.logit) + (m - x) * log_sigmoid(-model.logit)
+    there = n * model.log_rate - jnp.exp(model.log_rate) - gammaln(n + 1)
+    return logsumexp(jnp.where(enough, there + seen.sum(axis=1), -jnp.inf))
+
+
+def animals(seed: int) -> Problem:
+    """A hundred places with sixty animals, and a start that expects one: no draw explains any."""
+    rng = np.random.default_rng(15)
+    data = rng.binomial(rng.poisson(60.0, 100)[:, None], 0.5, (100, 4))
+    exact = Exact(animals_log_marginal, data)
+
+    def make(seed: int) -> Animals:
+        n = jitter(seed, 2, scale=0.2 if seed else 0.0)
+        return Animals(array(n[0]), array(2 + n[1]))
+
+    return Problem(
+        name="animals",
+        start=make(seed),
+        data=data,
+        parameters=2,
+        log_likelihood=exact,
+        maximum=-1170.414856,
+        rival=by_scipy(exact, make(0), "sums"),
+        source="simulated",
+        recompute=best_of(exact, lambda s: Animals(array(4.0 + 0.2 * s), array(0.2 * s)), 3),
+    )
+
+
+class Directions(eqx.Module):
+    """z uniform on the unit sphere in space, x = offset + matrix z + noise."""
+
+    matrix: Float[Array, "4 3"]
+    offset: Float[Array, " 4"]
+    log_noise: Float[Array, ""]
+
+    def sample(self, key):
+        z_key, noise_key = jax.random.split(key)
+        z = jax.random.normal(z_key, (3,))
+        z = z / jnp.linalg.norm(z)
+        noise = jnp.exp(self.log_noise) * jax.random.normal(noise_key, (4,))
+        return z, self.offset + self.matrix @ z + noise
+
+    def log_joint(self, z, x):
+        seen = norm.logpdf(x, self.offset + self.matrix @ z, jnp.exp(self.log_noise))
+        return seen.sum() - jnp.log(4 * jnp.pi)
+
+
+def sphere_grid(number: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and log weights on the unit sphere: Gauss and Legendre's by equal angles."""
+    height, weight = np.polynomial.legendre.leggauss(number)
+    angle = np.arange(2 * number) * np.pi / number
+    wide = np.sqrt(1 - height**2)[:, None]
+    z = [wide * np.cos(angle), wide * np.sin(angle), height[:, None] + 0 * angle]
+    return np.stack(z, axis=-1).reshape(-1, 3), np.log(np.repeat(weight, 2 * number) / 4 / number)
+
+
+def directions_log_marginal(model: Directions, x: Array) -> Array:
+    """log ∫ p(x | z) dz/4π over the sphere."""
+    z, weights = sphere_grid()
+    means = z @ model.matrix.T + model.offset
+    return logsumexp(weights + norm.logpdf(x, means, jnp.exp(model.log_noise)).sum(axis=1))
+
+
+def directions(seed: int) -> Problem:
+    """Three hundred points near an ellipsoid in four dimensions; latents are unit vectors."""
+    rng = np.random.default_rng(8)
+    matrix = 1.5 * rng.standard_normal((4, 3))
+    z = rng.standard_normal((300, 3))
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    data = 1 + z @ matrix.T + 0.4 * rng.standard_normal((300, 4))
+    exact = Exact(directions_log_marginal, data)
+
+    def make(seed: int) -> Directions:
+        return Directions(array(jitter(seed, 4, 3, scale=0.5)), array(np.zeros(4)), array(0.0))
+
+    return Problem(
+        name="directions",
+        start=make(seed),
+        data=data,
+        parameters=14,  # seventeen, less three for the rotations of the sphere
+        log_likelihood=exact,
+        maximum=-1765.145302,
+        rival=by_scipy(exact, make(0), "quadrature"),
+        source="simulated",
+        recompute=best_of(exact, make, 3),
+    )
+
+
+class Folded(eqx.Module):
+    """z ~ N(0, 1), x = offset + slope z² + noise beside plain noise: posteriors of two modes."""
+
+    offset: Float[Array, ""]
+    slope: Float[Array, ""]
+    log_noise: Float[Array, ""]
+
+    def sample(self, key):
+        z_key, noise_key = jax.random.split(key)
+        z = jax.random.normal(z_key)
+        noise = jnp.exp(self.log_noise) * jax.random.normal(noise_key, (2,))
+        return z, jnp.stack([self.offset + self.slope * z**2, 0.0]) + noise
+
+    def log_joint(self, z, x):
+        mean = jnp.stack([self.offset + self.slope * z**2, 0.0])
+        return norm.logpdf(z) + norm.logpdf(x, mean, jnp.exp(self.log_noise)).sum()
+
+
+def folded_log_marginal(model: Folded, x: Array) -> Array:
+    """log ∫ N(z; 0, 1) p(x | z) dz by the trapezoidal rule."""
+    z, weights = normal_grid(6001)
+    noise = jnp.exp(model.log_noise)
+    seen = norm.logpdf(x[0], model.offset + model.slope * z**2, noise)
+    return logsumexp(weights + seen) + norm.logpdf(x[1], 0.0, noise)
+
+
+def folded(seed: int) -> Problem:
+    """Three hundred points that tell the size of a latent and not its sign."""
+    rng = np.random.default_rng(27)
+    z = rng.standard_normal(300)
+    data = np.stack([1 + 2 * z**2, np.zeros(300)], axis=1) + 0.3 * rng.standard_normal((300, 2))
+    exact = Exact(folded_log_marginal, data)
+
+    def make(seed: int) -> Folded:
+        n = jitter(seed, 3, scale=0.2 if seed else 0.0)
+        return Folded(array(n[0]), array(1 + n[1]), array(n[2]))
+
+    return Problem(
+        name="folded",
+        start=make(seed),
+        data=data,
+        parameters=3,
+        log_likelihood=exact,
+        maximum=-639.356932,
+        rival=by_scipy(exact, make(0), "quadrature"),
+        source="simulated",
+        recompute=best_of(exact, make, 3),
+    )

@@ -139,6 +139,42 @@ def test_a_chain_of_twelve_times_is_summed_as_the_forward_algorithm_does():
     assert result.verdict.trusted
 
 
+class Large(eqx.Module):
+    """z ~ N(0, 1), three counts with rate exp(mean + exp(log_scale) z)."""
+
+    mean: jax.Array
+    log_scale: jax.Array
+
+    def sample_latent(self, key):
+        return jax.random.normal(key)
+
+    def log_prior(self, z):
+        return norm.logpdf(z)
+
+    def likelihood(self, z):
+        return alws.likelihoods.Poisson(jnp.full(3, self.mean + jnp.exp(self.log_scale) * z))
+
+
+def test_counts_in_thousands_are_reached_from_a_start_that_expects_one():
+    """On the way the model draws billions, whose scores say nothing of the data."""
+    rng = np.random.default_rng(62)
+    data = rng.poisson(np.exp(8 + 0.5 * rng.normal(size=(60, 1))), (60, 3)).astype(float)
+    far = alws.fit(Large(jnp.array(0.0), jnp.array(0.0)), data, key=jax.random.key(0))
+    effects = np.log(data.mean(axis=1))  # known to 0.01
+    np.testing.assert_allclose(far.model.mean, effects.mean(), atol=0.01)
+    np.testing.assert_allclose(np.exp(far.model.log_scale), effects.std(), atol=0.01)
+    assert far.verdict.trusted
+
+
+def test_parameters_without_a_matrix_of_information_are_refused_with_their_number():
+    class Wide(Effect):
+        weights: jax.Array
+
+    wide = Wide(jnp.array(1.0), jnp.array(-1.0), jnp.zeros(5000))
+    with pytest.raises(NotIntegrable, match="5002 parameters are more than the 3000"):
+        Climber(wide, DATA, key=jax.random.key(0)).run()
+
+
 def test_many_valued_latents_are_refused_with_the_reason():
     class Walks(eqx.Module):
         logit: jax.Array

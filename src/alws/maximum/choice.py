@@ -13,13 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from alws.estimates import is_long
 from alws.maximum.filtered import climb_filtered
-from alws.maximum.maximise import CONTRADICTED, NOTHING_TOLD, Found, NotIntegrable, Round
+from alws.maximum.maximise import (
+    CONTRADICTED,
+    MOST_PARAMETERS,
+    NOTHING_TOLD,
+    Found,
+    NotIntegrable,
+    Round,
+)
 from alws.maximum.paths import climb_particles
 from alws.maximum.scoring import Scoring, impossible
 from alws.maximum.starts import Maxima, climb_likelihood
@@ -90,7 +98,9 @@ def find_maximum(
                 found, _ = climb_likelihood(
                     scored.model, data, conditions=conditions, watch=watch, **asked
                 )
-        elif scored.verdict.trusted:
+        elif scored.verdict.trusted and not _lower(
+            scored.model, found, data, key, conditions, log_prior
+        ):
             found = scored._replace(log=[*found.log, *scored.log])
     if found is None:
         return reason
@@ -130,7 +140,15 @@ def judge(
         began = _height(start, data, key, conditions, log_prior)
     except NotIntegrable as error:
         if not _scorable(model, data, conditions):
-            return Verdict(0.0, math.inf, False, str(error))
+            verdict = Verdict(0.0, math.inf, False, str(error))
+            if isinstance(model, StateSpace):
+                return verdict
+            with suppress(NotIntegrable):  # a fit may still have ended below its start
+                began, ended = (
+                    _height(m, data, key, conditions, log_prior) for m in (start, model)
+                )
+                verdict = verdict.since(began, ended, error=1.0)
+            return verdict
         with jax.enable_x64(True):
             return Scoring(
                 model, data, key=key, conditions=conditions, log_prior=log_prior
@@ -164,7 +182,13 @@ def _filtered(
 
 
 def _scorable(model: AnyModel, data: PyTree[np.ndarray], conditions: PyTree | None) -> bool:
-    """Whether scores can be regressed: of several observations, no long or padded sequences."""
+    """Whether scores can be regressed: of several observations, no long or padded sequences.
+
+    And of no more parameters than the information may have.
+    """
+    parameters = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
+    if sum(a.size for a in parameters) > MOST_PARAMETERS:
+        return False
     padded = isinstance(model, StateSpace) and conditions is not None
     return len(jax.tree.leaves(data)[0]) > 1 and not padded and not is_long(model, data)
 
@@ -191,6 +215,28 @@ def _scored(
         done.model, math.nan, math.nan, np.zeros(0), verdict, scoring.p,
         f"{method}, because {reason}", len(done.log), done.log,
     )  # fmt: skip
+
+
+def _lower(
+    model: AnyModel,
+    found: Found,
+    data: PyTree[np.ndarray],
+    key: Key[Array, ""],
+    conditions: PyTree | None,
+    log_prior: Callable[[Any], Array] | None,
+) -> bool:
+    """Whether a model that regressed scores led to is plainly less likely than where they began.
+
+    Regressed scores may vanish far from any maximum. Points that miss modes bound from below what
+    they integrate, and `unseen` says by how much.
+    """
+    try:
+        seen = weighted_log_likelihood(model, data, key=key, conditions=conditions, seconds=15.0)
+    except NotIntegrable:
+        return False
+    prior = 0.0 if log_prior is None else float(log_prior(model))
+    most = seen.each.sum() + prior + seen.unseen + 4 * seen.error
+    return bool(most < found.log_likelihood - 0.2 * found.free - 4 * found.error)
 
 
 def _height(

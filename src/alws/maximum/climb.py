@@ -73,11 +73,11 @@ def climb(
                 break
             pairs = []
             continue
-        prospect = slope / 2
+        longest = radius / max(length(move), 1e-300)
+        prospect = slope * min(1.0, longest) * (1 - min(1.0, longest) / 2)
         small = small + 1 if prospect < enough else 0
         if small == 3:
             break
-        longest = radius / max(length(move), 1e-300)
         rate, best = min(1.0, longest), None
         for _ in range(15):
             tried = theta + rate * move

@@ -5,11 +5,13 @@ continuous, c, taken to the real line: z = (d, T(location + scale·c)).
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import gammaln
 
 
 class Latents(NamedTuple):
@@ -19,7 +21,8 @@ class Latents(NamedTuple):
     discrete part, or all combinations of its entries' values. A continuous entry is
     z = T(location + scale·c), T by `kind`: 0 the real line, 1 low + exp(·), 2 high − exp(·),
     3 low + (high − low)·sigmoid(·), 4 one of a `group` of entries that sum to one with the entry
-    at `rest`: z_i = e^u_i/(1 + Σ_j e^u_j).
+    at `rest`: z_i = e^u_i/(1 + Σ_j e^u_j), 5 one of a `group` of entries on a sphere of radius
+    `high`: z = high·u/‖u‖. What ‖u‖ is then does not matter, and is given Nakagami's density.
     """
 
     shapes: tuple
@@ -105,6 +108,12 @@ def describe(z: Any) -> Latents | str:
         elif s[-1] < 0:
             kind[i], high[i] = 2, 0.0
     kind[group >= 0] = 4
+    for i, positions in enumerate(_spheres(rows, shapes, discrete), start=len(rest)):
+        inside = np.isin(at, positions)
+        group[inside], kind[inside], low[inside] = i, 5, 0.0
+        high[inside] = np.linalg.norm(rows[0, positions])
+    if _tied(c[:, kind != 5]):
+        return "the continuous latents are tied to one another"
     u = _onto_line(c, kind, low, high, rows, group, rest)
     location, scale = u.mean(axis=0), u.std(axis=0)
     if c.shape[1]:
@@ -115,6 +124,27 @@ def describe(z: Any) -> Latents | str:
         shapes, np.flatnonzero(discrete), at, values,
         kind, low, high, group, rest, location, scale,
     )  # fmt: skip
+
+
+MOST_TIED = 30
+"""How many continuous latents are looked through for equations of degree two among them."""
+
+
+def _tied(c: np.ndarray) -> bool:
+    """Whether draws satisfy an equation of degree two: unit vectors, or z together with z².
+
+    Such latents have no density in as many dimensions as they have entries.
+    """
+    if not 1 < c.shape[1] <= MOST_TIED:
+        return False
+    low, centre, high = np.quantile(c, [0.05, 0.5, 0.95], axis=0)
+    u = (c - centre) / np.maximum(high - low, 1e-300)
+    u = u[(np.abs(u) < 10).all(axis=1)]
+    values, vectors = np.linalg.eigh(np.cov(u, rowvar=False))
+    w = (u - u.mean(axis=0)) @ vectors / np.sqrt(np.maximum(values, 1e-12))
+    i, j = np.triu_indices(w.shape[1])
+    terms = np.concatenate([w, w[:, i] * w[:, j]], axis=1)
+    return not np.linalg.eigvalsh(np.corrcoef(terms, rowvar=False))[0] > 1e-9
 
 
 def too_many(latents: Latents) -> bool:
@@ -156,27 +186,46 @@ def position_of(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.where(at < len(values), at, -1)
 
 
-def _simplices(rows: np.ndarray, shapes: tuple, discrete: np.ndarray) -> list[np.ndarray]:
-    """The positions of entries that lie side by side on a leaf's last axis and sum to one."""
-    found, start = [], 0
+def _last_axes(shapes: tuple, discrete: np.ndarray) -> Iterator[np.ndarray]:
+    """The positions of continuous entries that lie side by side on a leaf's last axis."""
+    start = 0
     for shape, _ in shapes[1]:
         size = int(np.prod(shape))
         width = shape[-1] if shape else 1
         for first in range(start, start + size, max(width, 1)):
             at = np.arange(first, first + width)
-            if width < 2 or discrete[at].any():
-                continue
-            if (rows[:, at] > 0).all() and np.abs(rows[:, at].sum(axis=1) - 1).max() < 1e-4:
-                found.append(at)
+            if width > 1 and not discrete[at].any():
+                yield at
         start += size
-    return found
+
+
+def _simplices(rows: np.ndarray, shapes: tuple, discrete: np.ndarray) -> list[np.ndarray]:
+    """The positions of entries that lie side by side on a leaf's last axis and sum to one."""
+
+    def one(z: np.ndarray) -> bool:
+        return bool((z > 0).all() and np.abs(z.sum(axis=1) - 1).max() < 1e-4)
+
+    return [at for at in _last_axes(shapes, discrete) if one(rows[:, at])]
+
+
+def _spheres(rows: np.ndarray, shapes: tuple, discrete: np.ndarray) -> list[np.ndarray]:
+    """The positions of entries that lie side by side on a leaf's last axis, all of one length."""
+
+    def one(z: np.ndarray) -> bool:
+        length = np.linalg.norm(z, axis=1)
+        return bool(np.ptp(length) < 1e-4 * length.mean())
+
+    return [at for at in _last_axes(shapes, discrete) if one(rows[:, at])]
 
 
 def _onto_line(z, kind, low, high, rows, group, rest):
     with np.errstate(all="ignore"):
         options = [z, np.log(z - low), np.log(high - z), np.log(z - low) - np.log(high - z)]
+        options.append(z)
         if len(rest):
-            options.append(np.log(z) - np.log(rows[..., rest[group]]))
+            last = rest[np.where(kind == 4, group, 0)]
+            options[4] = np.log(z) - np.log(rows[..., last])
+        options.append(z / high)
     return np.select([kind == k for k in range(len(options))], options)
 
 
@@ -223,6 +272,19 @@ def follow(latents: Latents, z: Any) -> Latents | None:
     return latents._replace(values=both[np.sort(first)], location=u.mean(axis=0), scale=scale)
 
 
+def _on_sphere(u, inside):
+    """u/‖u‖ of the entries inside, and the log density of ‖u‖ against Lebesgue's measure of u.
+
+    ‖u‖ is spread like Nakagami's variable, about 1: as ‖u‖⁽ⁿ⁺³⁾ exp(−(n/2 + 2)‖u‖²), n the number
+    of entries. So the density of u has no maximum at 0, whatever that of the direction is.
+    """
+    n = inside.sum()
+    m = n / 2 + 2
+    square = jnp.where(inside, u * u, 0.0).sum()
+    radial = np.log(2) + m * np.log(m) - gammaln(m) + (m - 0.5) * jnp.log(square) - m * square
+    return u / jnp.sqrt(square), radial - 0.5 * (n - 1) * jnp.log(square)
+
+
 def from_line(latents: Latents, grid: Grid, d, c):
     """(d, c) -> z and log |dz/dc|, for one point."""
     kind, low, high = latents.kind, latents.low, latents.high
@@ -240,10 +302,16 @@ def from_line(latents: Latents, grid: Grid, d, c):
         member = latents.group == np.arange(len(latents.rest))[:, None]
         inside = jax.nn.logsumexp(jnp.where(member, u, -jnp.inf), axis=1)
         total = jnp.logaddexp(0.0, inside)
-        share = u - total[latents.group]
+        share = u - total[np.where(kind == 4, latents.group, 0)]
         value = jnp.where(kind == 4, jnp.exp(share), value)
         slope = jnp.where(kind == 4, share, slope)
         rest = jnp.exp(-total)
+    for i in np.unique(latents.group[kind == 5]):
+        inside = latents.group == i
+        direction, height = _on_sphere(u, inside)
+        height = height + (inside.sum() - 1) * np.log(high[inside][0])
+        value = jnp.where(inside, high * direction, value)
+        slope = slope + jnp.where(inside, height / inside.sum(), 0.0)
     number = len(latents.discrete) + len(latents.continuous) + len(latents.rest)
     flat = jnp.zeros(number, u.dtype).at[latents.discrete].set(d)
     flat = flat.at[latents.continuous].set(value).at[latents.rest].set(rest)

@@ -11,7 +11,8 @@ points, and, because draws (z, x) ~ p_θ are exact posterior draws, whether the 
 simulated x.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from time import process_time
 from typing import Any, NamedTuple
 
@@ -24,8 +25,10 @@ from jaxtyping import Array, Float, Key, PyTree
 from scipy.stats import chi2
 
 from alws.maximum.climb import Metric, climb, metric
+from alws.maximum.counts import widened
 from alws.maximum.latents import (
     MOST_COMBINATIONS,
+    Grid,
     Latents,
     are_all_combinations,
     describe,
@@ -57,6 +60,18 @@ MOST_POINTS, MOST_SETS = 1024, 8
 MOST_NUMBERS, MOST_CURVATURES = 2e9, 2e8
 """The most numbers that points, and that curvatures, may hold."""
 
+MOST_PARAMETERS = 3000
+"""The most parameters, on which the information is a matrix that is decomposed many times."""
+
+MOST_EVERYWHERE = 2**24
+"""The most points there may be for all observations where they lie everywhere."""
+
+MOST_TABLE = 2**27
+"""The most densities that are looked at for values of a count that no draw shows."""
+
+LOOK = 1024
+"""How many simulations tell whether such values are any."""
+
 RARE = 3
 """The most draws in which a parameter that plays no part any more may have a score."""
 
@@ -69,8 +84,18 @@ LEAPS = [sign * n for n in (1, 2, *range(4, 68, 4)) for sign in (1, -1)]
 Steps of 4 do not pass over a scale that would fit, of which the logarithm is the parameter.
 """
 
+WILD, OVERSTATED = 1e4, 1e-4
+"""How far a mean square of draws' scores is above their median, and the share of it in the data,
+where what the draws tell is replaced by what the data tell."""
+
+FARTHEST = 3.0
+"""How far a slope is trusted, in standard deviations of one complete observation."""
+
 SHARP = 1e5
 """How many times the precision of numbers a posterior must be wide."""
+
+MISSED = 0.02
+"""The share of simulated latents that points may miss."""
 
 FEW = 0.01
 """The share of observations that may be treated badly."""
@@ -96,6 +121,15 @@ DONE = "done"
 
 class NotIntegrable(Exception):
     """The posteriors cannot be summed or integrated; the message says why."""
+
+
+def check_parameters(number: int) -> None:
+    """Refuse so many parameters that there is no matrix of the information on them.
+
+    Example: `check_parameters(20)`.
+    """
+    if number > MOST_PARAMETERS:
+        raise NotIntegrable(f"{number} parameters are more than the {MOST_PARAMETERS} of a climb")
 
 
 class Round(NamedTuple):
@@ -186,6 +220,8 @@ class Climber:
         self.whole: np.ndarray | None = None
         self.room, self.least, self.last, self.at = 0, np.zeros(self.p), np.inf, Standing()
         self.played, self.idle, self.began_at = np.zeros(self.p, bool), 0, -np.inf
+        self.counted: bool | None = None
+        self.everywhere = False
 
         def draw(theta: Array, keys: Array, conditions: PyTree) -> tuple:
             args = (keys, conditions) if self.conditioned else (keys,)
@@ -245,6 +281,8 @@ class Climber:
             "styled": bool(self.styled),
             "sets": self.sets,
             "newton": self.newton,
+            "counted": self.counted,
+            "everywhere": self.everywhere,
             "random": self.rng.bit_generator.state,
         }
         return {name: np.asarray(a) for name, a in arrays.items()}, numbers
@@ -267,7 +305,7 @@ class Climber:
         pairs = list(zip(arrays["moves"], arrays["turns"], strict=True))
         self.at = Standing(**numbers["at"], pairs=pairs)
         names = ("last", "began_at", "room", "points", "style", "styled", "sets", "newton")
-        for name in names:
+        for name in (*names, "counted", "everywhere"):
             setattr(self, name, numbers[name])
         self.rng.bit_generator.state = numbers["random"]
         self.lattice = lattice(self.points, self.dimension)
@@ -304,6 +342,7 @@ class Climber:
             self.room, before = 0, None
         elif too_many(latents):
             raise NotIntegrable(f"the discrete latents take {len(latents.values)} values or more")
+        latents = self.count_on(latents)
         if len(latents.values) > self.room:
             self.room = len(latents.values)
             if before is not None:
@@ -319,6 +358,22 @@ class Climber:
             shift, scale = before.location - latents.location, before.scale / latents.scale
             self.mode = shift / latents.scale + np.asarray(self.mode) * scale
         self.see_latents(latents)
+
+    def count_on(self, latents: Latents) -> Latents:
+        """The latents with values that no draw shows, where they count something."""
+        if self.counted is False:
+            return latents
+        frame = Grid(None, None, latents.location, latents.scale)
+        some = jax.tree.map(lambda a: a[:LOOK], self.simulated)
+
+        def log_p(obs: PyTree) -> Callable[[np.ndarray], np.ndarray]:
+            table = partial(self.machine.table, self.theta, frame, obs)
+            return lambda values: np.asarray(table(values), np.float64)
+
+        most = int(min(MOST_COMBINATIONS, MOST_TABLE // self.size))
+        found = widened(latents, log_p(self.obs), log_p(some), most)
+        self.counted = found is not None
+        return latents if found is None else found
 
     def see_latents(self, latents: Latents) -> None:
         """What follows from the split: the grid, and where modes may be looked for."""
@@ -348,6 +403,43 @@ class Climber:
         self.style = "student" if dimension <= 3 else "wide"
         self.lattice = lattice(self.points, dimension)
         self.sets, self.styled = 1, dimension == 0
+        if self.everywhere:
+            self.spread_points()
+
+    def spread_points(self) -> None:
+        """Points over all that the prior covers, for posteriors of more than one mode."""
+        self.everywhere, self.styled, self.style = True, True, "student"
+        self.points, self.sets = MOST_POINTS, 1
+        self.lattice = lattice(self.points, self.dimension)
+        self.say("points everywhere")
+
+    def may_spread(self) -> bool:
+        """Whether points everywhere are few enough, and not there yet."""
+        few = self.size * self.room * MOST_POINTS <= MOST_EVERYWHERE
+        return 1 <= self.dimension <= 2 and few and not self.everywhere
+
+    def share_missed(self) -> float:
+        """The share of simulated latents that are far from the points of their observations."""
+        return float(np.mean([far for *_, far in self.batches_of_simulations(LOOK)]))
+
+    def go_on_everywhere(self) -> None:
+        """Climb on with points everywhere, if others miss modes at θ."""
+        self.simulate()
+        self.adapt()
+        if self.share_missed() > MISSED:
+            self.spread_points()
+            self.at = Standing(self.at.number, before=self.at.log_likelihood)
+
+    def spread_if_better(self) -> None:
+        """Points everywhere where others miss modes, if these have next to no noise."""
+        if not self.share_missed() > MISSED:
+            return
+        before = self.points, self.sets, self.lattice, self.style
+        self.spread_points()
+        if self.metric["observed"].noise(self.replicates(3)[1]) > self.tolerance:
+            self.everywhere = False
+            self.points, self.sets, self.lattice, self.style = before
+            self.adapt()
 
     # Points and what they give -------------------------------------------------------------------
 
@@ -369,6 +461,9 @@ class Climber:
         if self.dimension == 0:
             nothing = Proposal(np.zeros((*cells, 0)), np.zeros((*cells, 0, 0)), np.zeros(cells))
             return mode, shape, nothing
+        if self.everywhere:
+            mode, shape = self.unknown()
+            return mode, shape, Proposal(mode, shape.root, shape.log_volume)
         points = self.design() if rounds else self.fixed
         obs = self.obs if obs is None else obs
         rest = (self.candidates, *points, newton, rounds)
@@ -429,6 +524,13 @@ class Climber:
         self.played |= active
         self.idle = int((self.played & ~active).sum())
         points = self.place(self.theta, self.propose(self.theta)[2], self.design())
+        told = self.total * self.squares_given_data(points, n)
+        drawn = np.maximum(np.diag(whole), 1e-300)
+        median = np.ma.median(np.ma.masked_equal(s**2, 0), axis=0)
+        squares = self.total * np.ma.filled(median, 0.0)
+        wild = (drawn > WILD * squares) & (told < OVERSTATED * drawn)
+        down = np.where(wild, np.maximum(told, squares) / drawn, 1.0) ** 0.5
+        whole = down[:, None] * whole * down
         s = np.asarray(self.machine.scores(self.theta, self.obs, points), np.float64)
         s = np.where(np.isfinite(s), s, 0.0)
         self.observed = (s * self.copies[:, None]).T @ s
@@ -445,9 +547,45 @@ class Climber:
         }
         self.whole = whole
 
+    def squares_given_data(self, points: Points, n: int) -> np.ndarray:
+        """Mean squares of complete scores at draws from the data's posteriors, n of them.
+
+        Far from the data the model's own draws may be so wild that their scores say nothing of
+        them: counts of a billion where the data have hundreds.
+        """
+        rng = np.random.default_rng(self.at.number)
+        m = rng.choice(self.size, n, p=self.copies / self.total)
+        w = np.asarray(points.w).reshape(self.size, -1).cumsum(axis=1)
+        k = np.array(
+            [np.searchsorted(w[i], u * w[i, -1]) for i, u in zip(m, rng.random(n), strict=True)]
+        )
+
+        def pick(a: Array, like: Array) -> Array:
+            flat = np.asarray(a).reshape(self.size, w.shape[1], *a.shape[3:])
+            return jnp.asarray(flat[m, np.minimum(k, w.shape[1] - 1)], like.dtype)
+
+        z = jax.tree.map(pick, points.z, self.z)
+        obs = jax.tree.map(lambda a: jnp.asarray(a)[m], self.obs)
+        s = np.asarray(self.machine.complete(self.theta, z, obs), np.float64)
+        return (s**2).mean(axis=0)
+
     def length(self, move: np.ndarray) -> float:
         """How far a move goes, in standard deviations of one complete observation."""
         return float(np.sqrt(max(move @ self.whole @ move, 0.0) / self.total))
+
+    def promise(self, g: np.ndarray) -> float:
+        """The nats that a gradient g promises within `FARTHEST` along each direction.
+
+        A parameter on its way to infinity has next to no information: the parabola through it would
+        promise anything.
+        """
+        m = self.metric["observed"]
+        directions = m.unit[:, None] * m.vectors
+        slope = np.abs(directions.T @ g)
+        squares = np.einsum("ij,ij->j", directions, self.whole @ directions)
+        lengths = np.sqrt(np.maximum(squares, 0.0) / self.total)
+        step = np.minimum(slope / m.values, FARTHEST / np.maximum(lengths, 1e-300))
+        return float((slope * step - 0.5 * m.values * step**2).sum())
 
     def measure_by_differences(self, evaluate: Callable[[np.ndarray], tuple]) -> None:
         """−∇² log p̂ in place of the scores' second moments, where parameters are few."""
@@ -464,9 +602,15 @@ class Climber:
     # The loop ------------------------------------------------------------------------------------
 
     def run(self, watch: Callable[[Round], bool] | None = None) -> Found:
-        """Climb to the end; `watch` sees every round, and stops the climb by returning True."""
+        """Climb to the end; `watch` sees every round, and stops the climb by returning True.
+
+        Where the points then miss modes of the posteriors, it goes on with points everywhere.
+        """
+        check_parameters(self.p)
         while not self.at.ended:
             self.round()
+            if self.at.ended == DONE and self.may_spread() and not self.late():
+                self.go_on_everywhere()
             at, last = self.at, float(self.last)
             seen = Round(at.number, at.log_likelihood, self.fitted(), last, bool(at.ended))
             if watch is not None and watch(seen) and not self.at.ended:
@@ -484,7 +628,7 @@ class Climber:
     def round(self) -> None:
         """One round: EM's, or a climb of log p̂, or the choice of the points' style."""
         at = self.at._replace(number=self.at.number + 1)
-        if at.stage == "em" or at.number % 4 == 1:
+        if at.stage == "em" or at.number % 4 == 1 or self.counted:
             self.look()
         self.adapt()
         designs = [self.design() for _ in range(self.sets)]
@@ -698,6 +842,8 @@ class Climber:
             self.points = enough
             self.lattice = lattice(self.points, self.dimension)
         self.say(f"{self.style} points; noise by style {noises}")
+        if self.may_spread():
+            self.spread_if_better()
 
     # The verdict ---------------------------------------------------------------------------------
 
@@ -717,7 +863,7 @@ class Climber:
         d = np.where(d > 1e-30 * max(d.max(), 1e-100), d, np.inf)
         free = int((np.linalg.eigvalsh(self.observed / d[:, None] / d) > 1e-7).sum())
         noise = m.noise(gs) / self.sets
-        slope = max(m.nats(gs.mean(axis=0)) - m.noise(gs) / 4, 0.0)
+        slope = max(self.promise(gs.mean(axis=0)) - m.noise(gs) / 4, 0.0)
         left = noise + min(self.last, slope)
         most = 3 * noise + max(self.last, slope)
         notes = {"noise": noise, "last": self.last, "slope": slope, "share": shares.mean()}
@@ -727,7 +873,7 @@ class Climber:
         if self.dimension:
             missed, bias = notes["missed"], notes["bias"] = self.check_on_simulations(m)
             left, most = left + bias, most + 2 * bias
-            if missed > 0.02 and not why:
+            if missed > MISSED and not why:
                 why = f"the points miss {missed:.0%} of the latents of simulated data"
             if self.share_too_sharp() > FEW and not why:
                 why = "posteriors are too narrow for the precision of numbers"
@@ -782,6 +928,8 @@ class Climber:
             return summed
         one = "one continuous latent" if self.dimension == 1 else f"{self.dimension} latents"
         points = f"{self.points} weighted points for the posterior of {one}"
+        if self.everywhere:
+            points = f"{self.points} weighted points over the whole prior of {one}"
         return f"{summed}, and {points} under each" if self.room > 1 else points
 
     def unseen(self) -> float:
@@ -792,6 +940,8 @@ class Climber:
         most once as a whole.
         """
         assert self.latents is not None
+        if self.counted:
+            return 0.0
         rows = flat_rows(self.z)[:, self.latents.discrete]
         points = self.place(self.theta, self.propose(self.theta)[2], self.design())
         mass = self.copies @ np.asarray(points.w).sum(axis=-1)
@@ -802,6 +952,25 @@ class Climber:
             number = np.min([_occurrences(v, r) for v, r in each], axis=0, initial=len(rows))
         return float(mass[(number <= 1) & np.asarray(self.grid.live)].sum())
 
+    def batches_of_simulations(self, n: int) -> Iterator[tuple]:
+        """Batches of the first n simulations, as many as there are data: which, observations,
+        proposals, points, and whether each one's own z is far from all of them."""
+        assert self.latents is not None
+        z = jax.tree.map(lambda a: a[:n], self.z)
+        rows = flat_rows(z)
+        d = position_of(np.asarray(self.grid.values), rows[:, self.latents.discrete])
+        known, d = d >= 0, np.maximum(d, 0)
+        c = (to_line(self.latents, rows) - self.grid.location) / self.grid.scale
+        chosen = np.flatnonzero(known & np.isfinite(c).all(axis=1))
+        for i in range(min(10, -(-500 // self.size))):
+            at = np.resize(np.roll(chosen, -i * self.size), self.size)
+            obs = jax.tree.map(lambda a: a[at], self.simulated)  # noqa: B023
+            proposal = self.propose(self.theta, 2, 10, obs, self.unknown())[2]
+            e = self.design()
+            far = np.asarray(self.machine.distance(proposal, c[at], d[at]))
+            reach = (e[0] ** 2).sum(axis=-1).max(axis=1)
+            yield at, obs, proposal, e, far > np.maximum(reach, 2 * chi2.ppf(0.999, self.dimension))
+
     def check_on_simulations(self, m: Metric) -> tuple[float, float]:
         """How many simulated z the points miss, and the nats of the scores' bias on simulated data.
 
@@ -811,25 +980,14 @@ class Climber:
         n = min(DRAWS, max(1024, 4 * self.p))
         first = jax.tree.map(lambda a: a[:n], (self.z, self.simulated))
         exact = np.asarray(self.machine.complete(self.theta, *first), np.float64)
-        rows = flat_rows(self.z)[:n]
-        d = position_of(np.asarray(self.grid.values), rows[:, self.latents.discrete])
-        known, d = d >= 0, np.maximum(d, 0)
-        c = (to_line(self.latents, rows) - self.grid.location) / self.grid.scale
-        chosen = np.flatnonzero(known & np.isfinite(c).all(axis=1))
         outside, difference = [], []
-        for i in range(min(10, -(-500 // self.size))):
-            at = np.resize(np.roll(chosen, -i * self.size), self.size)
-            obs = jax.tree.map(lambda a: a[at], first[1])  # noqa: B023
-            proposal = self.propose(self.theta, 2, 10, obs, self.unknown())[2]
-            e = self.design()
-            far = np.asarray(self.machine.distance(proposal, c[at], d[at]))
-            reach = (e[0] ** 2).sum(axis=-1).max(axis=1)
-            outside.append(far > np.maximum(reach, 2 * chi2.ppf(0.999, self.dimension)))
+        for at, obs, proposal, e, far in self.batches_of_simulations(n):
+            outside.append(far)
             points = self.machine.place(self.theta, self.grid, obs, proposal, *e)
             score = np.asarray(self.machine.scores(self.theta, obs, points), np.float64)
             difference.append(np.where(np.isfinite(score), exact[at] - score, 0.0))
         missed, each = float(np.mean(outside)), np.concatenate(difference)
-        number = min(len(each), len(chosen))
+        number = min(len(each), n)
         z = each.mean(axis=0) / (each.std(axis=0) / number**0.5 + 1e-300)
         if np.abs(z).max() < 5:
             return missed, 0.0

@@ -141,6 +141,7 @@ class Machine(NamedTuple):
     scores: Callable
     complete: Callable
     distance: Callable
+    table: Callable
 
 
 def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
@@ -321,7 +322,17 @@ def build(unravel: Callable, latents: Latents, conditioned: bool) -> Machine:
 
         return jax.vmap(one)(proposal, c, d)
 
-    return Machine(*(jax.jit(f) for f in (propose, place, value, scores, complete, distance)))
+    def table(theta, grid, obs, values):
+        """log p(z, x_m) at each of these discrete values, where nothing is continuous."""
+        nothing = jnp.zeros(0)
+        return rows(
+            lambda o: jax.vmap(lambda d: on_line(theta, grid, d, o, nothing))(values),
+            obs,
+            cells=len(values),
+        )
+
+    functions = (propose, place, value, scores, complete, distance, table)
+    return Machine(*(jax.jit(f) for f in functions))
 
 
 def _share(log_w):
