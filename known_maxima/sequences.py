@@ -725,5 +725,5 @@ def _simulated(
     )
 
 
-HUNTED, EPIDEMIC = -587.81, -161.34
-"""Where the library's climbs end, by 50,000 other particles eight times; errors are about 0.05."""
+HUNTED, EPIDEMIC = -587.81, -161.13
+"""The highest where climbs ended, by 50,000 other particles eight times; errors are about 0.05."""
