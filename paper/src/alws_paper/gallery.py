@@ -60,7 +60,8 @@ def publish(directory: Path, gallery: Path) -> Path:
             f"`alws-paper resume {directory}` makes them anew."
         )
     took = directory / "run.json"
-    seconds = _of_run(took, ("seconds",)) if took.exists() else {}
+    timed = took.exists() and record["experiment"] not in GOES_ON  # its runs have their own
+    seconds = _of_run(took, ("seconds",)) if timed else {}
     target = gallery / record["experiment"]
     target.mkdir(parents=True, exist_ok=True)
     for name in (*wanted[1:], TABLE):
