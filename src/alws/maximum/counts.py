@@ -8,6 +8,7 @@ that it has not, their posteriors would have mass without a draw ever showing it
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
@@ -78,5 +79,5 @@ def _at(log_p: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> np.nda
 
 def _share(table: np.ndarray) -> np.ndarray:
     """The posterior mass on each value; zeros for an observation without density anywhere."""
-    total = logsumexp(table, axis=1, keepdims=True)
+    total: Any = logsumexp(table, axis=1, keepdims=True)
     return np.exp(table - np.where(np.isfinite(total), total, 0.0))

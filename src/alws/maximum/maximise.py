@@ -669,7 +669,8 @@ class Climber:
         share: float,
     ) -> "Standing":
         """A climb of log p̂ from θ, and whether it was the last one."""
-        if at.near and self.p <= (MANY if at.tries == 1 else FEW_PARAMETERS):
+        few = self.total < 3 * self.p  # scores: the complete data's information overstates theirs
+        if at.near and self.p <= (MANY if at.tries == 1 or few else FEW_PARAMETERS):
             self.measure_by_differences(evaluate)
         name = "observed" if at.near else self.better_metric(evaluate, f, g)
         solve, started, radius = self.metric[name].solve, f, at.radius
