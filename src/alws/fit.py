@@ -687,8 +687,6 @@ def _climb(
     if isinstance(done, str):
         return done
     found, maxima = done
-    if checkpoint is not None and not (checkpoint.exists() and checkpoints.is_of_climb(checkpoint)):
-        _warn_of_no_checkpoint(checkpoint, found.method)
     state = prepared.state._replace(model=found.model)
     numbers, heights = np.array(history or np.zeros((0, 2))).T
     return Result(
@@ -706,17 +704,6 @@ def _climb(
         tuple(found.log),
         lambda: found.verdict,
         _range_of(prepared.problem.conditions),
-    )
-
-
-def _warn_of_no_checkpoint(path: Path, method: str) -> None:
-    """Say that a fit made this way neither reads nor writes a checkpoint."""
-    warnings.warn(
-        f"a fit by {method} must be made in one go: the checkpoint {path} was neither read nor "
-        "written. It takes `seconds` of the processor from each start; give `steps` for a fit that "
-        "can be stopped and goes on.",
-        RuntimeWarning,
-        stacklevel=4,
     )
 
 

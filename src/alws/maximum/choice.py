@@ -8,6 +8,7 @@ A model whose draws contradict its density is told so: no way of fitting it is r
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -63,7 +64,7 @@ def find_maximum(
     Example: `found, maxima = find_maximum(model, data, key=jax.random.key(0))`.
     """
     asked: dict[str, Any] = {"key": key, "log_prior": log_prior, "seconds": seconds}
-    maxima = Maxima()
+    maxima, resumable = Maxima(), False
     try:
         filtered = _filtered(model, data, conditions, starts=starts, watch=watch, **asked)
         if filtered is not None:
@@ -85,6 +86,7 @@ def find_maximum(
                 resume=resume,
                 **asked,
             )
+            resumable = True
         reason = found.verdict.why
     except NotIntegrable as error:
         found, reason = None, str(error)
@@ -107,6 +109,8 @@ def find_maximum(
     if found.log_likelihood < found.began_at:
         fallen = found.verdict.since(found.began_at, found.log_likelihood, found.error)
         found = found._replace(verdict=fallen)
+    if checkpoint is not None and not resumable:
+        _warn_of_no_checkpoint(checkpoint, found.method)
     return found, maxima
 
 
@@ -252,3 +256,14 @@ def _height(
     else:
         total = weighted_log_likelihood(model, data, key=key, conditions=conditions).each.sum()
     return float(total) + (0.0 if log_prior is None else float(log_prior(model)))
+
+
+def _warn_of_no_checkpoint(path: Path, method: str) -> None:
+    """Say that a fit made this way neither reads nor writes a checkpoint."""
+    warnings.warn(
+        f"a fit by {method} must be made in one go: the checkpoint {path} was neither read nor "
+        "written. It takes `seconds` of the processor from each start; give `steps` for a fit that "
+        "can be stopped and goes on.",
+        RuntimeWarning,
+        stacklevel=5,
+    )
