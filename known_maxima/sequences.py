@@ -725,5 +725,5 @@ def _simulated(
     )
 
 
-HUNTED, EPIDEMIC = -587.81, -161.13
-"""The highest where climbs ended, by 50,000 other particles eight times; errors are about 0.05."""
+HUNTED, EPIDEMIC = -587.81, -160.92
+"""The highest where climbs ended, by other particles eight times; errors are about 0.05."""

@@ -57,7 +57,8 @@ def lattice(points: int, dimension: int) -> np.ndarray:
         for i in range(1, dimension):
             powers[i] = powers[i - 1] * a % points
         u = np.arange(points)[:, None] * powers % points / points
-        error = np.prod(1 + 2 * np.pi**2 * (u**2 - u + 1 / 6), axis=1).mean()
+        with np.errstate(over="ignore", invalid="ignore"):  # hundreds of dimensions
+            error = np.prod(1 + 2 * np.pi**2 * (u**2 - u + 1 / 6), axis=1).mean()
         if error < best:
             best, chosen = error, u
     return chosen
