@@ -33,6 +33,7 @@ def metric(information: np.ndarray, least: np.ndarray, damping: float = 1e-6) ->
     return Metric(unit, vectors, np.abs(values) + damping)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # steps that overflow are not taken
 def climb(
     evaluate: Callable[[np.ndarray], tuple],
     theta: np.ndarray,

@@ -571,7 +571,9 @@ class Climber:
 
     def length(self, move: np.ndarray) -> float:
         """How far a move goes, in standard deviations of one complete observation."""
-        return float(np.sqrt(max(move @ self.whole @ move, 0.0) / self.total))
+        with np.errstate(over="ignore", invalid="ignore"):  # a wild move is longer than any other
+            square = float(move @ self.whole @ move)
+        return np.inf if np.isnan(square) else float(np.sqrt(max(square, 0.0) / self.total))
 
     def promise(self, g: np.ndarray) -> float:
         """The nats that a gradient g promises within `FARTHEST` along each direction.
