@@ -3,17 +3,22 @@
 Each model takes the rows of its group, made by `alws.groups`, as its condition.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 from jax.nn import log_sigmoid
 from jax.scipy.special import gammaln, logsumexp
 from jax.scipy.stats import gamma as gamma_distribution
 from jax.scipy.stats import norm, poisson
 from jaxtyping import Array, Float
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
 
 import alws
 from alws.likelihoods import Bernoulli, Binomial, Gaussian, Likelihood, Poisson
@@ -67,27 +72,71 @@ def random_intercept_log_marginal(model: RandomIntercept, group: tuple[Array, An
 
 def _by_guide(start: Any, grouped: Any, exact: Exact) -> Rival:
     """NumPyro's SVI with independent normals as guide for each group's latent, N(0, I) before."""
+    shape = start.sample_latent(jax.random.key(0), None).shape
+
+    def prior(model: Any) -> dist.Distribution:
+        return dist.Normal(jnp.zeros(shape), 1.0).to_event(len(shape))
+
+    def log_x(model: Any, z: Array, x: Array, rows: alws.Rows) -> Array:
+        return model.likelihood(z, rows).log_prob(x)
+
+    return _by_svi("NumPyro SVI, normal guide", start, grouped, exact, prior, log_x)
+
+
+def _by_svi(
+    name: str,
+    start: Any,
+    grouped: Any,
+    exact: Exact,
+    prior: Callable[[Any], dist.Distribution] | None,
+    log_x: Callable[..., Array],
+) -> Rival:
+    """NumPyro's SVI from log p(x | z) and the prior of each group's z, None if there is no z.
+
+    The guide is normal for each z, or for its logarithm where z is positive.
+    """
 
     def run() -> tuple[str, float]:
-        import numpyro
-        import numpyro.distributions as dist
-        from numpyro.infer import SVI, Trace_ELBO
-        from numpyro.infer.autoguide import AutoNormal
-
         theta, rest = eqx.partition(start, eqx.is_inexact_array)
-        x, shape = jnp.asarray(grouped.data), start.sample_latent(jax.random.key(0), None).shape
+        x, rows = jnp.asarray(grouped.data), grouped.conditions
 
         def program() -> None:
             found = jax.tree.map(jnp.asarray, numpyro.param("theta", theta))
             model = eqx.combine(found, rest)
             with numpyro.plate("groups", len(x)):
-                z = numpyro.sample("z", dist.Normal(jnp.zeros(shape), 1.0).to_event(len(shape)))
-                logs = jax.vmap(lambda z, x, rows: model.likelihood(z, rows).log_prob(x))
-                numpyro.factor("x", logs(z, x, grouped.conditions))
+                z = jnp.zeros(len(x)) if prior is None else numpyro.sample("z", prior(model))
+                numpyro.factor("x", jax.vmap(log_x, (None, 0, 0, 0))(model, z, x, rows))
 
-        svi = SVI(program, AutoNormal(program), numpyro.optim.Adam(0.01), Trace_ELBO())
+        guide = (lambda: None) if prior is None else AutoNormal(program)
+        svi = SVI(program, guide, numpyro.optim.Adam(0.01), Trace_ELBO())
         found = svi.run(jax.random.key(0), 4000, progress_bar=False).params["theta"]
-        return "NumPyro SVI, normal guide", exact(eqx.combine(found, rest))
+        return name, exact(eqx.combine(found, rest))
+
+    return run
+
+
+def _by_bayes_mixed(start: Any, grouped: Any, exact: Exact) -> Rival:
+    """statsmodels' mixed model of this family: variational Bayes under priors so wide that they
+    count next to nothing. A binomial row is as many Bernoulli rows as it has trials."""
+
+    def run() -> tuple[str, float]:
+        from statsmodels.genmod.bayes_mixed_glm import BinomialBayesMixedGLM, PoissonBayesMixedGLM
+
+        rows, there = grouped.conditions, np.asarray(grouped.conditions.observed)
+        used = rows.order[start.family == "binomial" :]
+        design = np.asarray(rows.design(*used), float)[there]
+        y, group = grouped.data[there], np.nonzero(there)[0]
+        if start.family == "binomial":
+            trials = np.asarray(rows[rows.order[0]])[there].astype(int)
+            each = np.repeat(np.arange(len(y)), trials)
+            nth = np.arange(len(each)) - np.repeat(np.cumsum(trials) - trials, trials)
+            y, design, group = (nth < y[each]).astype(float), design[each], group[each]
+        kind = PoissonBayesMixedGLM if start.family == "poisson" else BinomialBayesMixedGLM
+        fixed = np.column_stack([np.ones(len(y)), design])
+        effects, same = np.eye(len(grouped.names))[group], np.zeros(len(grouped.names), int)
+        found = kind(y, fixed, effects, same, vcp_p=10, fe_p=100).fit_vb()
+        fitted = RandomIntercept(array(found.fe_mean), array(found.vcp_mean[0]), start.family)
+        return f"statsmodels {kind.__name__}", exact(fitted)
 
     return run
 
@@ -114,7 +163,7 @@ def _intercepts(
         source=origin,
         recompute=best_of(exact, make, 3),
         conditions=grouped.conditions,
-        others=(_by_guide(make(0), grouped, exact),),
+        others=(_by_bayes_mixed(make(0), grouped, exact), _by_guide(make(0), grouped, exact)),
     )
 
 
@@ -250,6 +299,12 @@ def _doctorates() -> Any:
     return alws.groups(found, by="person", outcome="art", covariates=covariates)
 
 
+def _gamma(model: Any) -> dist.Distribution:
+    """Of the effect of each person."""
+    shape = jnp.exp(model.log_shape)
+    return dist.Gamma(shape, shape)
+
+
 def _by_statsmodels(grouped: Any, kind: str) -> Rival:
     def run() -> tuple[str, float]:
         import statsmodels.api as sm
@@ -275,6 +330,10 @@ def doctorates_zero_inflated(seed: int) -> Problem:
         noise = jitter(seed, 2, 6, scale=0.05 if seed else 0.0)
         return ZeroInflatedRegression(array(noise[0]), array(noise[1]))
 
+    def log_x(model: Any, z: Array, x: Array, rows: alws.Rows) -> Array:
+        return zero_inflated_regression_log_marginal(model, (x, rows))
+
+    by_svi = _by_svi("NumPyro SVI, z summed", make(0), grouped, exact, None, log_x)
     return Problem(
         name="doctorates_zero_inflated",
         start=make(seed),
@@ -286,7 +345,7 @@ def doctorates_zero_inflated(seed: int) -> Problem:
         source=DOCTORATES,
         recompute=best_of(exact, make, 3),
         conditions=grouped.conditions,
-        others=(by_scipy(exact, make(0), "closed form"),),
+        others=(by_scipy(exact, make(0), "closed form"), by_svi),
     )
 
 
@@ -299,6 +358,10 @@ def doctorates_negative_binomial(seed: int) -> Problem:
         noise = jitter(seed, 7, scale=0.05 if seed else 0.0)
         return GammaPoissonRegression(array(noise[:-1]), array(noise[-1]))
 
+    def log_x(model: Any, z: Array, x: Array, rows: alws.Rows) -> Array:
+        return model.likelihood(z, rows).log_prob(x)
+
+    by_svi = _by_svi("NumPyro SVI, log-normal guide", make(0), grouped, exact, _gamma, log_x)
     return Problem(
         name="doctorates_negative_binomial",
         start=make(seed),
@@ -310,7 +373,7 @@ def doctorates_negative_binomial(seed: int) -> Problem:
         source=DOCTORATES,
         recompute=best_of(exact, make, 3),
         conditions=grouped.conditions,
-        others=(by_scipy(exact, make(0), "closed form"),),
+        others=(by_scipy(exact, make(0), "closed form"), by_svi),
     )
 
 
@@ -366,6 +429,12 @@ def doctorates_inflated(seed: int) -> Problem:
         noise = jitter(seed, 13, scale=0.05 if seed else 0.0)
         return InflatedGammaPoisson(array(noise[:6]), array(noise[6:12]), array(noise[12]))
 
+    def log_x(model: Any, z: Array, x: Array, rows: alws.Rows) -> Array:
+        both = [model.log_joint((never, z), x, rows) for never in (jnp.array(1), jnp.array(0))]
+        return jnp.logaddexp(*both) - model.parts[1].log_prior(z, rows)
+
+    name = "NumPyro SVI, never summed, log-normal guide"
+    by_svi = _by_svi(name, make(0), grouped, exact, _gamma, log_x)
     return Problem(
         name="doctorates_inflated",
         start=make(seed),
@@ -377,7 +446,7 @@ def doctorates_inflated(seed: int) -> Problem:
         source=DOCTORATES,
         recompute=best_of(exact, make, 3),
         conditions=grouped.conditions,
-        others=(by_scipy(exact, make(0), "closed form"),),
+        others=(by_scipy(exact, make(0), "closed form"), by_svi),
     )
 
 

@@ -1,6 +1,7 @@
 """Tables as groups of rows: what comes out, what is refused, and that padding counts nothing."""
 
 import re
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -267,6 +268,26 @@ def test_rows_score_and_draw_what_numpyro_has(key):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dist.Categorical(logits=jnp.arange(12.0).reshape(3, 4)),
+        lambda: dist.OrderedLogistic(jnp.array([0.5, -1.0, 2.0]), jnp.array([-1.0, 0.0, 1.5])),
+        lambda: dist.Poisson(jnp.array([1.0, 2.0, 3.0])),
+    ],
+)
+def test_outcomes_that_are_whole_numbers(make, key):
+    """Of levels and counts alike; what lies between two of them has no density."""
+    rows = jax.tree.map(lambda a: a[1], grouped(outcome="weight").conditions)  # one: [0, 1, 0]
+    x = rows.sample(make(), key)
+    assert jnp.issubdtype(x.dtype, jnp.floating)
+    np.testing.assert_array_equal(x[jnp.array([0, 2])], 0)
+    for level in range(4):
+        found = rows.log_prob(make(), jnp.array([9.0, level, -1.0]))
+        np.testing.assert_allclose(found, make().log_prob(jnp.full(3, level))[1], rtol=1e-6)
+    assert rows.log_prob(make(), jnp.array([0.0, 1.5, 0.0])) == -jnp.inf
+
+
 def pair(order, padding):
     """Ten groups of three to seven rows, their rows in some order and so much more padding."""
     rng = np.random.default_rng(0)
@@ -380,6 +401,37 @@ def test_order_of_rows_and_padding_change_nothing_in_a_fit():
         np.testing.assert_allclose(result.log_likelihood, exact(result.model, table), atol=1e-3)
         assert abs(best.llf - exact(result.model, table)) < 0.02
         np.testing.assert_allclose(result.log_likelihood, results[0].log_likelihood, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+def test_groups_of_other_sizes_than_those_of_the_fit_are_asked_about(rows, key):
+    """E[z | y] in closed form; only covariates outside those of all rows are extrapolation."""
+    table = table_of(0)
+    found = alws.groups(table, by="g", outcome="y", covariates="x")
+    start = Intercepts(jnp.zeros(2), jnp.zeros(()), jnp.zeros(()))
+    result = alws.fit(
+        start,
+        found.data,
+        conditions=found.conditions,
+        key=key,
+        steps=1,
+        settings=alws.Settings(sleep_samples=50),
+    )
+    x = np.linspace(table["x"].min(), table["x"].max(), rows)
+    other = {"g": ["new"] * rows + ["one"], "x": [*x, 0.0], "y": [*(1 + x), 2.0]}
+    new = found.like(other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mode = alws.posterior_mode(result, new.data, conditions=new.conditions, key=key).z
+    model = result.model
+    spread, noise = np.exp(float(model.log_spread)), np.exp(float(model.log_noise))
+    e = np.array(other["y"]) - model.coefficients[0] - model.coefficients[1] * np.array(other["x"])
+    sums, sizes = np.array([e[:-1].sum(), e[-1]]), np.array([rows, 1])
+    exact = spread * sums / (noise**2 + sizes * spread**2)
+    np.testing.assert_allclose(mode, exact, atol=1e-3)
+    far = eqx.tree_at(lambda c: c.columns["x"], new.conditions, new.conditions["x"].at[1].set(9.0))
+    with pytest.warns(RuntimeWarning, match=r"1 of 2 .*`conditions\['x'\]` at index \[1, 0\] is 9"):
+        alws.posterior_mode(result, new.data, conditions=far, key=key)
 
 
 def test_data_are_checked_under_conditions_of_their_own(key):

@@ -112,8 +112,14 @@ class Rows(eqx.Module):
         rest = structure.flatten_up_to(x), structure.flatten_up_to(self.observed)
         total = jnp.zeros(())
         for distribution, value, there in zip(each, *rest, strict=True):
-            inside = distribution.support.feasible_like(value)  # pyright: ignore
-            logs = distribution.log_prob(jnp.where(there, value, inside))
+            support: Any = distribution.support
+            value = jnp.where(there, value, support.feasible_like(value))
+            if support.is_discrete:  # some count levels, and take whole numbers only
+                whole = jnp.round(value)
+                logs = distribution.log_prob(whole.astype(int))
+                logs = jnp.where(value == whole, logs, -jnp.inf)
+            else:
+                logs = distribution.log_prob(value)
             total += jnp.where(there, logs, 0.0).sum()
         return total
 
@@ -182,8 +188,8 @@ class Groups:
         Arguments:
             table: as `alws.groups` takes it.
 
-        Example: `alws.expectation(model, f, new.data[0], condition=first_rows, key=key)` with
-        `new = grouped.like(table)` and `first_rows = jax.tree.map(lambda a: a[0], new.conditions)`.
+        Example: `alws.expectation(result, f, new.data, conditions=new.conditions, key=key)` with
+        `new = grouped.like(table)`.
         """
         _check_lengths(table, (*self.by, *self.outcome, *self.covariates))
         read = {name: _covariate(table, name, self.levels.get(name)) for name in self.covariates}

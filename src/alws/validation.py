@@ -4,9 +4,8 @@ import inspect
 import math
 import operator
 import os
-import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -930,60 +929,6 @@ def match_conditions(conditions: PyTree | None, size: int) -> PyTree | None:
             f"`conditions` must have one entry for each observation, {size}; got {given}."
         )
     return jax.tree.map(lambda c: own(c, "conditions"), as_arrays(conditions))
-
-
-class Range(NamedTuple):
-    """The least and the greatest of each entry of some conditions, one condition each."""
-
-    low: PyTree[np.ndarray]
-    high: PyTree[np.ndarray]
-
-    @classmethod
-    def of(cls, conditions: PyTree[Array]) -> "Range":
-        """The range of these conditions."""
-        arrays = jax.tree.map(np.asarray, conditions)
-        ends = [jax.tree.map(lambda a: f(a, axis=0), arrays) for f in (np.min, np.max)]  # noqa: B023
-        return cls(*ends)
-
-
-def warn_of_extrapolation(seen: Range | None, conditions: PyTree[Array] | None) -> None:
-    """Say so where conditions lie outside those that a model was fitted to, if these are known.
-
-    Example: `warn_of_extrapolation(result.conditions, match_conditions(new, len(x)))`.
-    """
-    if seen is None or conditions is None:
-        return
-    if jax.tree.structure(seen.low) != jax.tree.structure(conditions):
-        raise ValueError(
-            "`conditions` must have the structure of those of the fit, "
-            f"{jax.tree.structure(seen.low)}; got {jax.tree.structure(conditions)}."
-        )
-    outside, told = np.array(False), ""
-    given = jax.tree_util.tree_flatten_with_path(conditions)[0]
-    ends = zip(jax.tree.leaves(seen.low), jax.tree.leaves(seen.high), strict=True)
-    for (path, leaf), (low, high) in zip(given, ends, strict=True):
-        values = np.asarray(leaf)
-        if values.shape[1:] != low.shape:
-            raise ValueError(
-                f"`conditions{jax.tree_util.keystr(path)}` must have the shape that it had in the "
-                f"fit for each observation, {low.shape}; got {values.shape[1:]}."
-            )
-        beyond = (values < low) | (values > high)
-        if beyond.any() and not told:
-            at = tuple(np.argwhere(beyond)[0])
-            told = (
-                f"`conditions{jax.tree_util.keystr(path)}` at index {_index(at)} is "
-                f"{values[at]:.6g}, and lay between {low[at[1:]]:.6g} and {high[at[1:]]:.6g}"
-            )
-        outside = outside | beyond.reshape(len(values), -1).any(axis=1)
-    if told:
-        warnings.warn(
-            "what is said of conditions outside those that the model was fitted to is "
-            f"extrapolation; {outside.sum()} of {outside.size} lie outside, the first of them: "
-            f"{told}.",
-            RuntimeWarning,
-            stacklevel=4,
-        )
 
 
 def match_values(model: Any, values: PyTree, key: Key[Array, ""]) -> PyTree[Array]:
