@@ -37,6 +37,13 @@ class Level(eqx.Module):
         return norm.logpdf(z, 0.0, jnp.exp(self.log_scale)) + norm.logpdf(x, self.mean + z, 0.5)
 
 
+class Told(Level):
+    """The same, with its log likelihood."""
+
+    def log_marginal(self, x):
+        return norm.logpdf(x, self.mean, jnp.sqrt(jnp.exp(2 * self.log_scale) + 0.25))
+
+
 @pytest.fixture(scope="module")
 def key():
     return jax.random.key(0, impl="rbg")
@@ -285,6 +292,48 @@ def test_a_constant_added_to_all_logits_counts_as_no_change(fitted, key):
     slope = np.array([0.21, -0.21])
     weight = found.of(lambda m: jax.nn.softmax(m.logits)[0])
     np.testing.assert_allclose(weight, np.sqrt(slope @ exact[:2, :2] @ slope), rtol=0.1)
+
+
+def test_after_a_fit_by_default_they_are_those_of_the_curvature(key):
+    """With logits of which only the difference counts: sums, and no noise at all."""
+    truth = Mixture(jnp.log(jnp.array([0.3, 0.7])), jnp.array([-1.5, 1.5]))
+    data = sample_many(truth, jax.random.split(key, 300))[1]
+    start = Mixture(jnp.zeros(2), jnp.array([-1.0, 1.0]))
+    result = alws.fit(start, data, key=key)
+    found = alws.standard_errors(result, data, key=key)
+    _, curvature = in_double(scores_and_curvature, result.model, data)
+    exact = np.linalg.pinv(curvature, rcond=1e-9)
+    np.testing.assert_allclose(found.covariance, exact, rtol=2e-3, atol=1e-6)
+    assert np.allclose(flat(found.noise), 0, atol=1e-6)
+    regressed = alws.standard_errors(result, data, key=key, regression=result.regression)
+    assert flat(regressed.noise).min() > 1e-3
+
+
+def test_weighted_points_and_a_prior_after_a_fit_by_default(coins, key):
+    model, data = coins
+    result = alws.fit(model, data, key=key, log_prior=lambda m: -200.0 * m.log_a**2)
+    found = alws.standard_errors(result, data, key=key, phases=3)
+    _, curvature = in_double(scores_and_curvature, result.model, data)
+    exact = np.linalg.inv(curvature + np.diag([400.0, 0.0]))
+    np.testing.assert_allclose(found.covariance, exact, rtol=0.01)
+    assert (np.abs(np.log(flat(found.errors) / np.sqrt(np.diagonal(exact)))) < 0.01).all()
+
+
+def test_few_data_and_directions_that_they_do_not_tell_after_a_fit_by_default(key):
+    """Two factors can be rotated into each other; two data may tell of two parameters."""
+    model = LinearGaussian(
+        jnp.array([[1.0, 0.2], [0.5, 1.0], [0.0, -0.7]]), jnp.zeros(3), jnp.full(3, -0.5)
+    )
+    data = sample_many(model, jax.random.split(key, 200))[1]
+    result = alws.fit(model, data, key=key)
+    with pytest.raises(ValueError, match=r"must be positive in every direction.*loadings\["):
+        alws.standard_errors(result, data, key=key)
+    few = np.array([0.4, -1.2])
+    level = alws.fit(Level(jnp.array(0.0), jnp.array(0.0)), few, key=key)
+    found = alws.standard_errors(level, few, key=key)
+    _, curvature = in_double(scores_and_curvature, Told(*jax.tree.leaves(level.model)), few)
+    exact = np.sqrt(np.diagonal(np.linalg.inv(curvature)))
+    np.testing.assert_allclose(flat(found.errors), exact, rtol=0.01)
 
 
 def test_the_prior_adds_its_curvature(fitted, coins, key):

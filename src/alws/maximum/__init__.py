@@ -1,6 +1,7 @@
 """Posteriors summed and integrated, observation by observation, and the climb that follows."""
 
 from alws.maximum.choice import find_maximum, judge
+from alws.maximum.curvature import Information, observed_information
 from alws.maximum.filtered import climb_filtered
 from alws.maximum.maximise import Climber, Found, NotIntegrable, Round
 from alws.maximum.paths import climb_particles
@@ -12,6 +13,7 @@ from alws.maximum.weighted import Weighted, weighted_log_likelihood
 __all__ = [
     "Climber",
     "Found",
+    "Information",
     "Maxima",
     "NotIntegrable",
     "Round",
@@ -24,6 +26,7 @@ __all__ = [
     "find_maximum",
     "impossible",
     "judge",
+    "observed_information",
     "precise_data",
     "watcher",
     "weighted_log_likelihood",

@@ -1,8 +1,13 @@
-"""Standard errors of fitted parameters, from the gradients the regression estimates.
+"""Standard errors of fitted parameters: from the curvature of the likelihood, or from regressions.
 
-The information on θ is the sum over observations of s sᵀ, where s(x) = ∇_θ log p_θ(x) is the score,
-and its inverse is the covariance of the estimate. Regressing t = ∇_θ log p_θ(z, x) on x estimates s
-by ĝ, as in a fit. The error of ĝ would spoil ĝ ĝᵀ in two ways, and each has its remedy:
+The inverse of the information on θ is the covariance of the estimate. After a fit that chose for
+itself and summed or integrated the latents it is minus the curvature of the log likelihood, by
+differences of its gradient, which is all but exact (`alws.maximum.curvature`).
+
+After any other fit only the gradients are known that a regression estimates. The information is
+then the sum over observations of s sᵀ, with the same mean, where s(x) = ∇_θ log p_θ(x) is the
+score. Regressing t = ∇_θ log p_θ(z, x) on x estimates s by ĝ, as in a fit. The error of ĝ would
+spoil ĝ ĝᵀ in two ways, and each has its remedy:
 
 - noise makes ĝ ĝᵀ too large. Regressions a ≠ b on sleep samples of their own have noises that know
   nothing of each other, so that ĝ_a ĝ_bᵀ has none on average. All pairs of phases are averaged.
@@ -20,6 +25,7 @@ regression gives standard errors that are too large, not too small. Everything i
 each phase and its share of the fresh draws; how much that changes says how noisy the result is.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,9 +37,11 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from alws.fit import Result
+from alws.maximum import Information, NotIntegrable, observed_information, precise_data
 from alws.model import in_own_precision
 from alws.regressions.base import Regression, check_regression
 from alws.results.score_products import Products, products
+from alws.state_space import StateSpace
 from alws.validation import (
     FEWEST_SLEEP_SAMPLES,
     at_least,
@@ -47,8 +55,14 @@ from alws.validation import (
     one_of,
 )
 
+SETS = 4
+"""The most sets of points by which the curvature is measured."""
+
 CERTAIN, NOTHING = 1.0, 1e-6
 """A positive eigenvalue is above this many of its standard deviations, and above this."""
+
+LEAST = 1e-3
+"""What differences of gradients can tell from nothing, in units of one complete observation."""
 
 
 class StandardErrors(NamedTuple):
@@ -102,12 +116,14 @@ def standard_errors(
         data: what it was fitted to.
         key: a JAX key.
         conditions: those it was fitted with, if it was.
-        information: "observed" sums over the data, which must be more than there are parameters;
-            "expected" takes the model at its word and asks its simulations, so that a single long
-            sequence will do.
-        phases: how many sets of simulations; their spread gives the noise.
-        sleep_samples: the size of each, by default the fit's.
-        regression: another regression of the scores than the fit's.
+        information: "observed" is what the data say: minus the curvature of the log likelihood,
+            after a fit that chose for itself and summed or integrated the latents; a sum over the
+            data, which must be more than there are parameters, after any other. "expected" takes
+            the model at its word and asks its simulations, so that a single long sequence will do.
+        phases: how many sets of simulations, or of points up to 4; their spread gives the noise.
+        sleep_samples: the size of each set of simulations, by default the fit's.
+        regression: another regression of the scores than the fit's. Where this or `sleep_samples`
+            is given, scores are regressed after any fit.
 
     Example:
         >>> found = alws.standard_errors(result, data, key=jax.random.key(1))
@@ -117,22 +133,98 @@ def standard_errors(
     check_key(key)
     one_of("information", information, ("observed", "expected"))
     at_least("phases", phases, 3, " Two must be left when one is taken out to measure the noise.")
-    number = result.algorithm.sleep_samples if sleep_samples is None else sleep_samples
-    at_least("sleep_samples", number, FEWEST_SLEEP_SAMPLES)
+    if sleep_samples is not None:
+        at_least("sleep_samples", sleep_samples, FEWEST_SLEEP_SAMPLES)
     size = check_data(data)
     conditions = match_conditions(conditions, size)
     first = jax.tree.map(lambda c: c[0], conditions)
-    data = match_data(result.model, data, key, first)
+    given, data = data, match_data(result.model, data, key, first)
     check_support(result.model, data, key, first, conditions=conditions)
     parameters, rest = eqx.partition(result.model, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(parameters)
-    observed, log_prior = information == "observed", result.algorithm.log_prior
-    if observed and log_prior is None and size <= flat.size:
+    names, log_prior = _names(parameters), result.algorithm.log_prior
+    curvature = np.zeros((flat.size, flat.size))
+    if log_prior is not None:
+        prior = lambda p: log_prior(eqx.combine(unravel(p), rest))  # noqa: E731
+        curvature = -np.asarray(jax.hessian(prior)(flat), np.float64)
+    measured = None
+    if information == "observed" and regression is None and sleep_samples is None:
+        measured = _measured(result, precise_data(given, data), conditions, key, phases)
+    if measured is not None:
+        complete = measured.complete / size
+        middle = _without_each(measured.observed)
+        covariances = _covariances_of_curvature(complete, middle, curvature, names)
+    else:
+        found, middle = _regressed(
+            result,
+            data,
+            conditions,
+            key,
+            information=information,
+            phases=phases,
+            sleep_samples=sleep_samples,
+            regression=regression,
+        )
+        covariances = _covariances(found, middle, curvature, names)
+    with np.errstate(invalid="ignore"):
+        logs = np.log(np.diagonal(covariances, axis1=1, axis2=2)) / 2
+        noise = np.sqrt((len(logs) - 2) * logs[:-1].var(axis=0))
+        noise = np.nan_to_num(noise, nan=np.inf)
+
+    def like_the_model(values: np.ndarray) -> Any:
+        return eqx.combine(unravel(jnp.asarray(values, flat.dtype)), rest)
+
+    return StandardErrors(
+        result.model,
+        like_the_model(np.exp(logs[-1])),
+        like_the_model(noise),
+        jnp.asarray(covariances[-1], flat.dtype),
+    )
+
+
+def _measured(
+    result: Result, data: PyTree, conditions: PyTree | None, key: Key[Array, ""], phases: int
+) -> Information | None:
+    """The curvature of the log likelihood, if the fit climbed one by sums or points."""
+    if isinstance(result.model, StateSpace) or not math.isfinite(result.log_likelihood):
+        return None
+    sets = min(phases, SETS)
+    try:
+        return observed_information(result.model, data, key=key, conditions=conditions, sets=sets)
+    except NotIntegrable:
+        return None
+
+
+def _without_each(
+    sets: Float[np.ndarray, "sets parameters parameters"],
+) -> Float[np.ndarray, "without parameters parameters"]:
+    """The means without set 0, without set 1, … and, last, of all."""
+    total, number = sets.sum(axis=0), len(sets)
+    return np.stack([*((total - one) / (number - 1) for one in sets), total / number])
+
+
+def _regressed(
+    result: Result,
+    data: PyTree,
+    conditions: PyTree | None,
+    key: Key[Array, ""],
+    *,
+    information: str,
+    phases: int,
+    sleep_samples: int | None,
+    regression: Regression | None,
+) -> tuple[Products, Float[np.ndarray, "without parameters parameters"]]:
+    """Products of regressed scores, and those that are summed over the data or their like."""
+    parameters = ravel_pytree(eqx.filter(result.model, eqx.is_inexact_array))[0].size
+    size = len(jax.tree.leaves(data)[0])
+    observed = information == "observed"
+    if observed and result.algorithm.log_prior is None and size <= parameters:
         raise ValueError(
             "the observed information adds up one outer product for each observation, so it needs "
-            f"more observations than there are parameters, {flat.size}; got {size}. Use "
+            f"more observations than there are parameters, {parameters}; got {size}. Use "
             '`information="expected"`, which asks the simulations, or a model with fewer.'
         )
+    number = result.algorithm.sleep_samples if sleep_samples is None else sleep_samples
     regression = result.regression if regression is None else regression
     check_regression(regression)
     check_cost(regression, number)
@@ -152,25 +244,19 @@ def standard_errors(
             "the gradient of log p(z, x) in the parameters must be finite on the model's own "
             "draws; it is not. Check `log_joint` where its value is finite but its slope is not."
         )
-    curvature = np.zeros((flat.size, flat.size))
-    if log_prior is not None:
-        prior = lambda p: log_prior(eqx.combine(unravel(p), rest))  # noqa: E731
-        curvature = -np.asarray(jax.hessian(prior)(flat), np.float64)
-    middle = np.asarray(found.data if observed else size * found.own)
-    covariances = _covariances(found, middle, curvature, _names(parameters))
-    with np.errstate(invalid="ignore"):
-        logs = np.log(np.diagonal(covariances, axis1=1, axis2=2)) / 2
-    noise = np.nan_to_num(np.sqrt((phases - 1) * logs[:-1].var(axis=0)), nan=np.inf)
+    return found, np.asarray(found.data if observed else size * found.own)
 
-    def like_the_model(values: np.ndarray) -> Any:
-        return eqx.combine(unravel(jnp.asarray(values, flat.dtype)), rest)
 
-    return StandardErrors(
-        result.model,
-        like_the_model(np.exp(logs[-1])),
-        like_the_model(noise),
-        jnp.asarray(covariances[-1], flat.dtype),
-    )
+def _covariances_of_curvature(
+    complete: Float[np.ndarray, "parameters parameters"],
+    observed: Float[np.ndarray, "without parameters parameters"],
+    curvature: Float[np.ndarray, "parameters parameters"],
+    names: list[str],
+) -> Float[np.ndarray, "without parameters parameters"]:
+    """(observed + curvature)⁻¹ without each set of points and, last, with all."""
+    squares, kept, projection = _basis(complete, curvature, names)
+    information = kept.T @ (squares * (observed + curvature)) @ kept
+    return _inverses(information, squares, kept, projection, names, LEAST)
 
 
 def _covariances(
@@ -184,17 +270,7 @@ def _covariances(
     Parameters are measured by what complete data would tell of them, so that eigenvalues of A are
     shares of that. Where A cannot be told from zero all the information is the prior's.
     """
-    complete = np.asarray(found.complete[-1])
-    known = np.diagonal(complete)
-    unused = [n for n, k, c in zip(names, known, curvature, strict=True) if k == 0 and not c.any()]
-    if unused:
-        raise ValueError(
-            f"every parameter must enter log p(z, x); {', '.join(unused)} does not, so nothing can "
-            "be told of it. Make it a constant: a Python number or a static field."
-        )
-    scale = 1 / np.sqrt(np.where(known > 0, known, 1.0))
-    squares = np.outer(scale, scale)
-    kept, projection = _without_idle_directions(complete, curvature, scale)
+    squares, kept, projection = _basis(np.asarray(found.complete[-1]), curvature, names)
     own, truth, middle, prior = (
         kept.T @ (squares * np.asarray(m)) @ kept
         for m in (found.own, found.truth, middle, curvature)
@@ -203,7 +279,36 @@ def _covariances(
     own, truth, middle = (v[:, clear].T @ m @ v[:, clear] for m in (own, truth, middle))
     line = v[:, clear] @ truth @ np.linalg.inv(own)
     information = line @ middle @ line.swapaxes(1, 2) + prior
-    _clear(information, kept, names)
+    return _inverses(information, squares, kept, projection, names)
+
+
+def _basis(
+    complete: Float[np.ndarray, "parameters parameters"],
+    curvature: Float[np.ndarray, "parameters parameters"],
+    names: list[str],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Units of the products of two parameters; a basis of what counts; what takes off the rest."""
+    known = np.diagonal(complete)
+    unused = [n for n, k, c in zip(names, known, curvature, strict=True) if k == 0 and not c.any()]
+    if unused:
+        raise ValueError(
+            f"every parameter must enter log p(z, x); {', '.join(unused)} does not, so nothing can "
+            "be told of it. Make it a constant: a Python number or a static field."
+        )
+    scale = 1 / np.sqrt(np.where(known > 0, known, 1.0))
+    return np.outer(scale, scale), *_without_idle_directions(complete, curvature, scale)
+
+
+def _inverses(
+    information: Float[np.ndarray, "without kept kept"],
+    squares: Float[np.ndarray, "parameters parameters"],
+    kept: Float[np.ndarray, "parameters kept"],
+    projection: Float[np.ndarray, "parameters parameters"],
+    names: list[str],
+    least: float = NOTHING,
+) -> Float[np.ndarray, "without parameters parameters"]:
+    """The inverses in the parameters' own units, if there are any."""
+    _clear(information, kept, names, least=least)
     covariance = squares * (kept @ np.linalg.inv(information) @ kept.T)
     return projection @ covariance @ projection.T
 
@@ -233,13 +338,14 @@ def _clear(
     kept: Float[np.ndarray, "parameters kept"],
     names: list[str],
     *,
+    least: float = NOTHING,
     refuse: bool = True,
 ) -> tuple[Bool[np.ndarray, " kept"], Float[np.ndarray, "kept kept"]]:
     """Which eigenvalues are clear of zero, given their noise by the jackknife; the vectors."""
     values, vectors = np.linalg.eigh(matrices[-1])
     others = np.einsum("ji,kjl,li->ki", vectors, matrices[:-1], vectors)
     deviations = np.sqrt((len(others) - 1) * others.var(axis=0))
-    clear = (values > CERTAIN * deviations) & (values > NOTHING)
+    clear = (values > CERTAIN * deviations) & (values > least)
     if clear.all() or not refuse:
         return clear, vectors
     worst = np.flatnonzero(~clear)[0]
