@@ -7,9 +7,9 @@ Each problem of the package `known_maxima` is fitted with no argument but the ke
 maximum minus the log likelihood of the fitted model, in nats over all data, both exact; it is in
 the bar if it is at most 0.05 nats for each free parameter, and marked with ! if it is not. Seconds
 go from the call to the result, compilation included. `--rivals` also runs what a user would take
-otherwise, once for each problem. A seed is that of the start, where chance breaks a symmetry, and
-of the fit. Fits that the JSON has already are not made again; `--table` puts what it has into a
-document, between two comments, without a fit.
+otherwise, once for each problem; its seconds are those of the processor. A seed is that of the
+start, where chance breaks a symmetry, and of the fit. Fits that the JSON has already are not made
+again; `--table` puts what it has into a document, between two comments, without a fit.
 """
 
 import argparse
@@ -54,10 +54,10 @@ def run_fit(problem, seed):
 
 
 def run_rival(problem, rival):
-    """What a user would take otherwise: its name, gap and seconds."""
-    began = time.perf_counter()
+    """What a user would take otherwise: its name, gap and seconds of the processor."""
+    began = time.process_time()
     name, reached = rival()
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     return {"name": name, "gap": problem.maximum - reached, "seconds": seconds}
 
 

@@ -44,7 +44,6 @@ from alws.devices import (
     using,
 )
 from alws.estimates import Estimate, Local, default_estimate, is_long
-from alws.extrapolation import Range
 from alws.features import Chain, Features, Identity, Linear, Standardise, follow
 from alws.kernels.stationary import SquaredExponential
 from alws.maximum import Round, Verdict, find_maximum, judge, precise_data, watcher
@@ -56,6 +55,7 @@ from alws.regressions.kernel_ridge import KernelRidge
 from alws.state_space import StateSpace
 from alws.validation import (
     FEWEST_SLEEP_SAMPLES,
+    Range,
     at_least,
     check_cost,
     check_data,

@@ -35,7 +35,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 from numpyro.distributions import Distribution
 
-from alws.validation import numbers, own
+from alws.values import numbers, own
 
 
 class Rows(eqx.Module):

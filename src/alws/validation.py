@@ -4,8 +4,9 @@ import inspect
 import math
 import operator
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,6 +18,7 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint, real
 
 from alws.devices import ADDRESS, by_blocks, fingerprint, memory, on_every_device
+from alws.groups import Rows
 from alws.model import (
     Density,
     Draws,
@@ -30,12 +32,15 @@ from alws.model import (
     sample,
 )
 from alws.values import at_least as at_least
+from alws.values import cast as cast
 from alws.values import check_key as check_key
 from alws.values import floating as floating
 from alws.values import function as function
 from alws.values import instance as instance
 from alws.values import is_number as is_number
+from alws.values import numbers as numbers
 from alws.values import one_of as one_of
+from alws.values import own as own
 from alws.values import positive as positive
 from alws.values import yes_or_no as yes_or_no
 
@@ -119,91 +124,6 @@ def as_arrays(data: PyTree) -> PyTree:
             ) from error
 
     return jax.tree.map(convert, data, is_leaf=of_numbers)
-
-
-NOT_NUMBERS = {
-    "c": ("complex numbers", "Give the real and imaginary parts as two arrays."),
-    "M": ("dates", "Give the time since a first one, as numbers in a unit you choose."),
-    "m": ("differences of dates", "Divide by a unit, as in `data / np.timedelta64(1, 's')`."),
-    "V": ("records", "Give a dictionary with an array for each field."),
-    "S": ("bytes", "Turn text into numbers yourself, as in `np.asarray(data, float)`."),
-    "U": ("text", "Turn text into numbers yourself, as in `np.asarray(data, float)`."),
-    "T": ("text", "Turn text into numbers yourself, as in `np.asarray(data, float)`."),
-}
-"""Kinds of NumPy arrays that are not numbers, and what to do with them."""
-
-
-def numbers(leaf: Any, name: str) -> np.ndarray:
-    """An array as it is, of booleans or real numbers; refuse what would lose its meaning.
-
-    Example: `numbers(np.ma.masked_array([1.0, 2.0], [False, True]), "data")` raises.
-    """
-    if isinstance(leaf, np.ma.MaskedArray):
-        masked = int(np.ma.getmaskarray(leaf).astype(bool).sum()) if leaf.dtype.names is None else 1
-        if masked:
-            raise ValueError(
-                f"`{name}` must not have masked entries, got {masked}: their mask would be lost. "
-                "Leave those observations out, model what is missing as a latent, or, for a state-"
-                "space model, mark the missing times with `alws.sequences`."
-            )
-        leaf = np.ma.getdata(leaf)
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        raise ValueError(f"`{name}` must be numbers, got JAX keys.")
-    try:
-        array = np.asarray(leaf)
-    except Exception as error:  # whatever another library's array says of itself
-        kind = type(leaf).__name__
-        raise ValueError(f"`{name}` must be arrays of numbers, got {kind}: {error}.") from error
-    if array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating):
-        return array
-    if array.dtype.kind != "O":
-        what, remedy = NOT_NUMBERS.get(array.dtype.kind, (str(array.dtype), "Give numbers."))
-        raise ValueError(f"`{name}` must be real numbers, got {what} ({array.dtype}). {remedy}")
-    if array.ndim == 0:
-        kind = type(leaf).__name__
-        raise ValueError(
-            f"`{name}` must be arrays of numbers, got {kind}. Turn it into a NumPy array first."
-        )
-    plain = (int, float, np.integer, np.floating)
-    for index, value in np.ndenumerate(array):
-        if isinstance(value, bool) or not isinstance(value, plain):
-            raise ValueError(
-                f"`{name}` must be real numbers, got {value!r:.50} at index {_index(index)} of an "
-                "array of objects. Leave out what is missing, and give an array of one type."
-            )
-    return array.astype(float)
-
-
-def cast(values: np.ndarray, dtype: Any, name: str) -> Array:
-    """Finite numbers in another dtype, if it has room for them."""
-    if jnp.issubdtype(dtype, np.bool_):
-        low, high = 0, 1
-    elif jnp.issubdtype(dtype, np.integer):
-        low, high = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
-    elif jnp.issubdtype(dtype, jnp.floating):
-        low, high = float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
-    else:
-        raise ValueError(f"`{name}` cannot be compared with what the model draws, {dtype}.")
-    wide = values if values.dtype.kind in "iub" else values.astype(np.longdouble)
-    bad = np.argwhere((wide < low) | (wide > high))
-    if bad.size:
-        first = tuple(bad[0])
-        raise ValueError(
-            f"`{name}` must have room in {jnp.dtype(dtype)}, from {low:g} to {high:g}; got "
-            f"{values[first]!s} at index {_index(first)}. Give it in another unit, or let the "
-            "model draw a wider type."
-        )
-    return jnp.asarray(values, dtype)
-
-
-def own(leaf: Any, name: str) -> Array:
-    """An array in its own dtype, as JAX is set."""
-    values = numbers(leaf, name)
-    return cast(values, jax.dtypes.canonicalize_dtype(values.dtype), name)
-
-
-def _index(index: tuple) -> str:
-    return str([int(i) for i in index])
 
 
 def check_data(data: PyTree, name: str = "data") -> int:
@@ -412,7 +332,8 @@ def check_discrete(draws: Draws, data: PyTree[Array], name: str = "data") -> Non
                 raise ValueError(
                     f"`{name}` must be what the model can draw; every one of {len(drawn)} draws is "
                     f"{what} there, and the data have {observed[first]!s} at index "
-                    f"{_index(first)}. Check that the model suits the data, or leave that out."
+                    f"{list(map(int, first))}. Check that the model suits the data, or leave that "
+                    "out."
                 )
 
 
@@ -929,6 +850,82 @@ def match_conditions(conditions: PyTree | None, size: int) -> PyTree | None:
             f"`conditions` must have one entry for each observation, {size}; got {given}."
         )
     return jax.tree.map(lambda c: own(c, "conditions"), as_arrays(conditions))
+
+
+class Range(NamedTuple):
+    """The least and the greatest of each entry of some conditions, by the names of their leaves.
+
+    The rows of a group may lie in any order and be as many as they like: of these a covariate has
+    one range over all rows of all groups.
+
+    Example: `Range.of({"age": ages}).low["['age']"]` is the least of them.
+    """
+
+    low: dict[str, np.ndarray]
+    high: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, conditions: PyTree[Array]) -> "Range":
+        """The range of these conditions."""
+        parts = [(name, v, None if rows else 0) for name, v, rows in _parts(conditions)]
+        low, high = ({name: f(v, axis=axis) for name, v, axis in parts} for f in (np.min, np.max))
+        return cls(low, high)
+
+
+def warn_of_extrapolation(seen: Range | None, conditions: PyTree[Array] | None) -> None:
+    """Say so where conditions lie outside those that a model was fitted to, if these are known.
+
+    Example: `warn_of_extrapolation(result.conditions, match_conditions(new, len(x)))`.
+    """
+    if seen is None or conditions is None:
+        return
+    given = list(_parts(conditions))
+    names = [name for name, *_ in given]
+    if names != list(seen.low):
+        raise ValueError(
+            "`conditions` must have the structure of those of the fit, with the parts "
+            f"{list(seen.low)}; got {names}."
+        )
+    outside, told = np.array(False), ""
+    for name, values, rows in given:
+        low, high = seen.low[name], seen.high[name]
+        if not rows and values.shape[1:] != low.shape:
+            raise ValueError(
+                f"`conditions{name}` must have the shape that it had in the fit for each "
+                f"observation, {low.shape}; got {values.shape[1:]}."
+            )
+        low, high = (np.broadcast_to(end, values.shape[1:]) for end in (low, high))
+        beyond = (values < low) | (values > high)
+        if beyond.any() and not told:
+            at = tuple(np.argwhere(beyond)[0].tolist())
+            told = (
+                f"`conditions{name}` at index {list(at)} is {values[at]:.6g}, and lay between "
+                f"{low[at[1:]]:.6g} and {high[at[1:]]:.6g}"
+            )
+        outside = outside | beyond.reshape(len(values), -1).any(axis=1)
+    if told:
+        warnings.warn(
+            "what is said of conditions outside those that the model was fitted to is "
+            f"extrapolation; {outside.sum()} of {outside.size} lie outside, the first of them: "
+            f"{told}.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _parts(conditions: PyTree[Array]) -> Iterator[tuple[str, np.ndarray, bool]]:
+    """Name and values of every leaf, and whether these are a covariate of the rows of groups."""
+
+    def are_rows(part: Any) -> bool:
+        return isinstance(part, Rows)
+
+    for path, part in jax.tree_util.tree_flatten_with_path(conditions, is_leaf=are_rows)[0]:
+        name = jax.tree_util.keystr(path)
+        if isinstance(part, Rows):
+            for covariate in part.order:
+                yield f"{name}[{covariate!r}]", np.asarray(part.columns[covariate]), True
+        else:
+            yield name, np.asarray(part), False
 
 
 def match_values(model: Any, values: PyTree, key: Key[Array, ""]) -> PyTree[Array]:

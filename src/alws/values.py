@@ -89,6 +89,91 @@ def instance(name: str, value: Any, kind: Any, what: str, remedy: str) -> None:
         raise TypeError(f"`{name}` must be {what}, got {got}. {remedy}")
 
 
+NOT_NUMBERS = {
+    "c": ("complex numbers", "Give the real and imaginary parts as two arrays."),
+    "M": ("dates", "Give the time since a first one, as numbers in a unit you choose."),
+    "m": ("differences of dates", "Divide by a unit, as in `data / np.timedelta64(1, 's')`."),
+    "V": ("records", "Give a dictionary with an array for each field."),
+    "S": ("bytes", "Turn text into numbers yourself, as in `np.asarray(data, float)`."),
+    "U": ("text", "Turn text into numbers yourself, as in `np.asarray(data, float)`."),
+    "T": ("text", "Turn text into numbers yourself, as in `np.asarray(data, float)`."),
+}
+"""Kinds of NumPy arrays that are not numbers, and what to do with them."""
+
+
+def numbers(leaf: Any, name: str) -> np.ndarray:
+    """An array as it is, of booleans or real numbers; refuse what would lose its meaning.
+
+    Example: `numbers(np.ma.masked_array([1.0, 2.0], [False, True]), "data")` raises.
+    """
+    if isinstance(leaf, np.ma.MaskedArray):
+        masked = int(np.ma.getmaskarray(leaf).astype(bool).sum()) if leaf.dtype.names is None else 1
+        if masked:
+            raise ValueError(
+                f"`{name}` must not have masked entries, got {masked}: their mask would be lost. "
+                "Leave those observations out, model what is missing as a latent, or, for a state-"
+                "space model, mark the missing times with `alws.sequences`."
+            )
+        leaf = np.ma.getdata(leaf)
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        raise ValueError(f"`{name}` must be numbers, got JAX keys.")
+    try:
+        array = np.asarray(leaf)
+    except Exception as error:  # whatever another library's array says of itself
+        kind = type(leaf).__name__
+        raise ValueError(f"`{name}` must be arrays of numbers, got {kind}: {error}.") from error
+    if array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    if array.dtype.kind != "O":
+        what, remedy = NOT_NUMBERS.get(array.dtype.kind, (str(array.dtype), "Give numbers."))
+        raise ValueError(f"`{name}` must be real numbers, got {what} ({array.dtype}). {remedy}")
+    if array.ndim == 0:
+        kind = type(leaf).__name__
+        raise ValueError(
+            f"`{name}` must be arrays of numbers, got {kind}. Turn it into a NumPy array first."
+        )
+    plain = (int, float, np.integer, np.floating)
+    for index, value in np.ndenumerate(array):
+        if isinstance(value, bool) or not isinstance(value, plain):
+            raise ValueError(
+                f"`{name}` must be real numbers, got {value!r:.50} at index {_index(index)} of an "
+                "array of objects. Leave out what is missing, and give an array of one type."
+            )
+    return array.astype(float)
+
+
+def cast(values: np.ndarray, dtype: Any, name: str) -> Array:
+    """Finite numbers in another dtype, if it has room for them."""
+    if jnp.issubdtype(dtype, np.bool_):
+        low, high = 0, 1
+    elif jnp.issubdtype(dtype, np.integer):
+        low, high = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+    elif jnp.issubdtype(dtype, jnp.floating):
+        low, high = float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
+    else:
+        raise ValueError(f"`{name}` cannot be compared with what the model draws, {dtype}.")
+    wide = values if values.dtype.kind in "iub" else values.astype(np.longdouble)
+    bad = np.argwhere((wide < low) | (wide > high))
+    if bad.size:
+        first = tuple(bad[0])
+        raise ValueError(
+            f"`{name}` must have room in {jnp.dtype(dtype)}, from {low:g} to {high:g}; got "
+            f"{values[first]!s} at index {_index(first)}. Give it in another unit, or let the "
+            "model draw a wider type."
+        )
+    return jnp.asarray(values, dtype)
+
+
+def own(leaf: Any, name: str) -> Array:
+    """An array in its own dtype, as JAX is set."""
+    values = numbers(leaf, name)
+    return cast(values, jax.dtypes.canonicalize_dtype(values.dtype), name)
+
+
+def _index(index: tuple) -> str:
+    return str([int(i) for i in index])
+
+
 def function(name: str, value: Any, what: str) -> None:
     """Refuse what cannot be called; `what` says what it is called with and for."""
     if not callable(value):

@@ -57,6 +57,9 @@ how many on the information is measured at some rounds only, and the curvature n
 MOST_POINTS, MOST_SETS = 1024, 8
 """The most points of an observation, and the most sets of them."""
 
+MOST_WORK = 2e7
+"""About how many entries of observations all points look at; more sets follow if needed."""
+
 MOST_NUMBERS, MOST_CURVATURES = 2e9, 2e8
 """The most numbers that points, and that curvatures, may hold."""
 
@@ -398,7 +401,8 @@ class Climber:
         cells = self.size * self.room
         entries = sum(a[0].size for a in jax.tree.leaves(self.obs))
         few = 32 if dimension == 1 or cells * entries > 5e4 else 64
-        number = np.clip(30000 / cells, max(few, 4 * dimension), MOST_POINTS)
+        wanted = min(30000 / cells, MOST_WORK / (cells * entries))
+        number = np.clip(wanted, max(few, 4 * dimension), MOST_POINTS)
         self.points = int(2 ** np.ceil(np.log2(number))) if dimension else 1
         self.style = "student" if dimension <= 3 else "wide"
         self.lattice = lattice(self.points, dimension)

@@ -26,7 +26,6 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 from numpyro.distributions import constraints
 
-from alws.extrapolation import warn_of_extrapolation
 from alws.fit import Result, opened
 from alws.maximum import NotIntegrable, precise_data
 from alws.maximum.proposals import (
@@ -51,6 +50,7 @@ from alws.validation import (
     match_conditions,
     match_data,
     positive,
+    warn_of_extrapolation,
 )
 
 LOOK = 4096

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, PyTree
 
-from alws.extrapolation import warn_of_extrapolation
 from alws.features import follow
 from alws.fit import Result, default_regression, opened
 from alws.model import (
@@ -51,6 +50,7 @@ from alws.validation import (
     refuse_bad_targets,
     refuse_discrete,
     transforms_of,
+    warn_of_extrapolation,
 )
 from alws.wake_sleep import pooled
 
