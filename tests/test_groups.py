@@ -384,7 +384,8 @@ def exact(model, table):
 def fit(table):
     found = alws.groups(table, by="g", outcome="y", covariates="x")
     start = Intercepts(jnp.zeros(2), jnp.zeros(()), jnp.zeros(()))
-    return alws.fit(start, found.data, conditions=found.conditions, key=jax.random.key(0))
+    result = alws.fit(start, found.data, conditions=found.conditions, key=jax.random.key(0))
+    return found, result
 
 
 def test_order_of_rows_and_padding_change_nothing_in_a_fit():
@@ -394,13 +395,22 @@ def test_order_of_rows_and_padding_change_nothing_in_a_fit():
     table = table_of(0)
     missing = pd.DataFrame({"g": 3, "x": np.zeros(5), "y": np.nan})
     shuffled = pd.concat([table, missing]).sample(frac=1.0, random_state=1)
-    results = [fit(t) for t in (table, shuffled)]
+    fits = [fit(t) for t in (table, shuffled)]
+    results = [result for _, result in fits]
     best = formula.mixedlm("y ~ x", table, groups="g").fit(reml=False)
     for result in results:
         assert result.verdict.trusted
         np.testing.assert_allclose(result.log_likelihood, exact(result.model, table), atol=1e-3)
         assert abs(best.llf - exact(result.model, table)) < 0.02
         np.testing.assert_allclose(result.log_likelihood, results[0].log_likelihood, atol=1e-3)
+    for found, result in fits:
+        given = {"conditions": found.conditions, "key": jax.random.key(1)}
+        errors = alws.standard_errors(result, found.data, **given).errors
+        np.testing.assert_allclose(errors.coefficients, best.bse_fe, rtol=0.05)
+        effects = alws.expectation(result, lambda z: z, found.data, **given)
+        spread = np.exp(float(result.model.log_spread))
+        of_statsmodels = np.array([best.random_effects[g].iloc[0] for g in found.names])
+        np.testing.assert_allclose(spread * effects, of_statsmodels, atol=0.02)
 
 
 @pytest.mark.parametrize("rows", [2, 9])

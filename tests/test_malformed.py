@@ -501,7 +501,7 @@ CALLS = [
             "model": st.sampled_from([m for m in MODELS if "parameter" not in m.name][:-2]).filter(
                 lambda t: t.name not in ("constant", "ignores its key", "always NaN")
             ),
-            "sleep_samples": count(10) | named([10**6]),
+            "sleep_samples": count(10, None) | named([10**6]),
             "regression": not_a(None) | named([SE, regressions.KernelRidge]),
             "condition": named([3.0, PLAIN, "a", (1.0, 2.0)]),
         },

@@ -132,6 +132,25 @@ def test_probabilities_of_a_discrete_latent(mixture, key):
     assert (found.argmax(axis=1) == exact.argmax(axis=1)).mean() > 0.9
 
 
+def test_after_a_fit_by_default_expectations_are_those_of_its_points(mixture, linear, key):
+    """Sums over a discrete latent, and points that integrate two continuous ones."""
+    x = observations(mixture, 200)
+    result = alws.fit(mixture, x, key=key)
+    found = alws.expectation(result, lambda z: jax.nn.one_hot(z, 3), x[:60], key=key)
+    joint = jnp.array([[result.model.log_joint(jnp.array(k), p) for k in range(3)] for p in x[:60]])
+    np.testing.assert_allclose(found, jax.nn.softmax(joint, axis=1), atol=1e-3)
+    x = observations(linear, 200)
+    result = alws.fit(linear, x, key=key)
+    found = alws.expectation(result, lambda z: {"z": z, "both": z[0] * z[1]}, x, key=key)
+    mean, covariance = gaussian_posterior(result.model, x)
+    np.testing.assert_allclose(found["z"], mean, atol=1e-3)
+    both = mean[:, 0] * mean[:, 1] + covariance[0, 1]
+    np.testing.assert_allclose(found["both"], both, atol=1e-2)
+    assert found["z"].dtype == x.dtype
+    regressed = alws.expectation(result, lambda z: z, x, key=key, sleep_samples=200)
+    assert np.abs(regressed - mean).max() > 1e-2
+
+
 def test_more_sleep_samples_and_a_regression_of_ones_own(linear, key):
     x = observations(linear, 40)
     mean, _ = gaussian_posterior(linear, x)

@@ -8,7 +8,7 @@ from alws.maximum.paths import climb_particles
 from alws.maximum.scoring import Scoring, impossible
 from alws.maximum.starts import Maxima, climb_likelihood, precise_data, watcher
 from alws.maximum.verdict import Verdict
-from alws.maximum.weighted import Weighted, weighted_log_likelihood
+from alws.maximum.weighted import Weighted, weighted_expectation, weighted_log_likelihood
 
 __all__ = [
     "Climber",
@@ -29,5 +29,6 @@ __all__ = [
     "observed_information",
     "precise_data",
     "watcher",
+    "weighted_expectation",
     "weighted_log_likelihood",
 ]

@@ -4,7 +4,8 @@
 
 on independent sets of points r. Their mean is without bias, its logarithm nearly so, and their
 spread gives the standard error. What an estimate cannot see by itself, a place that no point
-reaches, is looked for on simulations: their own z is an exact draw from the posterior.
+reaches, is looked for on simulations: their own z is an exact draw from the posterior. The same
+points give the posterior's expectations.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.maximum.latents import flat_rows, from_line, position_of, to_line
-from alws.maximum.maximise import Climber
+from alws.maximum.maximise import MISSED, Climber, NotIntegrable
 from alws.maximum.points import Points, log_density
 from alws.model import AnyModel, log_joint
 
@@ -122,6 +123,63 @@ def _weighted(climber: Climber, tolerance: float, seconds: float) -> Weighted:
     found = log_means(runs)
     each, errors = found.each[climber.inverse], found.errors[climber.inverse]
     return Weighted(each, errors, _error(found, climber.copies), unseen, climber.method())
+
+
+def weighted_expectation(
+    model: AnyModel,
+    f: Callable[[PyTree], PyTree],
+    data: PyTree[np.ndarray],
+    *,
+    key: Key[Array, ""],
+    conditions: PyTree | None = None,
+    sets: int = 8,
+) -> PyTree[np.ndarray]:
+    """E[f(z) | x_m] = Σ_k w_mk f(z_mk) of every observation, the mean over sets of points.
+
+    Raises `NotIntegrable` where posteriors cannot be summed or integrated, or points miss some.
+
+    Arguments:
+        model, data, key, conditions: as `alws.fit` takes them, checked.
+        f: of one latent, to a pytree of arrays.
+        sets: how many independent sets of points.
+
+    Example: `weighted_expectation(model, lambda z: z, data, key=jax.random.key(0))`.
+    """
+
+    def attempt(wide: bool) -> PyTree[np.ndarray]:
+        with jax.enable_x64(wide or jax.numpy.zeros(()).dtype == jax.numpy.float64):
+            return _expected(Climber(model, data, key=key, conditions=conditions), f, sets)
+
+    try:
+        return attempt(True)
+    except (TypeError, ValueError):
+        return attempt(False)
+
+
+def _expected(climber: Climber, f: Callable[[PyTree], PyTree], sets: int) -> PyTree[np.ndarray]:
+    climber.look()
+    if climber.dimension:
+        for _ in range(2):
+            climber.adapt()
+        _of_the_better_style(climber)
+        if climber.share_missed() > MISSED:
+            raise NotIntegrable("the points miss latents of simulated data")
+
+    @jax.jit
+    def mean(points: Points) -> PyTree[Array]:
+        def one(leaf: Array) -> Array:
+            w = points.w.reshape(*points.w.shape, *[1] * (leaf.ndim - points.w.ndim))
+            total = jax.numpy.where(w > 0, w * leaf, 0.0).sum(axis=(1, 2))
+            return total / w.sum(axis=(1, 2))
+
+        return jax.tree.map(one, jax.vmap(jax.vmap(jax.vmap(f)))(points.z))
+
+    proposal = climber.propose(climber.theta)[2]
+    found = [
+        mean(climber.place(climber.theta, proposal, climber.design()))
+        for _ in range(sets if climber.dimension else 1)
+    ]
+    return jax.tree.map(lambda *a: np.mean(np.stack(a), axis=0)[climber.inverse], *found)
 
 
 def _error(found: LogMeans, copies: np.ndarray) -> float:

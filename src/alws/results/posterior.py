@@ -2,11 +2,13 @@
 
 `posterior_mode` maximises log p_θ(z, x*) over z by gradient ascent, §4.4 of the paper.
 
-`expectation` estimates E[f(z) | x*] as the paper estimates the gradient: draw sleep samples
-(z_n, x_n) ~ p_θ and regress f(z_n) on x_n. The regression that minimises the squared error is the
-conditional expectation, so nothing but the simulator is needed and z may be discrete.
+`expectation` estimates E[f(z) | x*] by the weighted points of a fit that had some. In other cases
+it does as the paper does with the gradient: draw sleep samples (z_n, x_n) ~ p_θ and regress f(z_n)
+on x_n. The regression that minimises the squared error is the conditional expectation, so nothing
+but the simulator is needed and z may be discrete.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,11 +16,13 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.features import follow
 from alws.fit import Result, default_regression, opened
+from alws.maximum import NotIntegrable, precise_data, weighted_expectation
 from alws.model import (
     AnyModel,
     draw,
@@ -28,6 +32,7 @@ from alws.model import (
     sample,
 )
 from alws.regressions.base import Regression, check_regression, one_lapack_thread
+from alws.state_space import StateSpace
 from alws.validation import (
     FEWEST_SLEEP_SAMPLES,
     at_least,
@@ -56,6 +61,9 @@ from alws.wake_sleep import pooled
 
 FARTHEST = 30.0
 """Where a start on the edge of its support is put, in unconstrained coordinates."""
+
+SLEEP_SAMPLES = 2000
+"""How many simulations are regressed by default."""
 
 BANDWIDTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
@@ -199,30 +207,34 @@ def expectation(
     x: PyTree,
     *,
     key: Key[Array, ""],
-    sleep_samples: int = 2000,
+    sleep_samples: int | None = None,
     regression: Regression | None = None,
     condition: PyTree | None = None,
     conditions: PyTree | None = None,
 ) -> PyTree[Array]:
-    """E[f(z) | x*] for every observation of `x`: sleep samples of f(z) regressed on x.
+    """E[f(z) | x*] for every observation of `x`.
 
     `f` takes one latent to a pytree of arrays; the result has its structure, observations as
-    leading axis. By default kernel ridge regression, each leaf of f with the bandwidth and ridge
-    that predict it best on a fifth as many samples held out. A `regression` of your own, such
-    as `result.regression` of a fit, is used as it is. Only the model's simulator is used.
+    leading axis. Given the result of a fit that chose for itself, and summed or integrated the
+    latents, it is the mean over the points by which it did so. In all other cases sleep samples of
+    f(z) are regressed on x, for which only the model's simulator is used: by kernel ridge
+    regression, each leaf of f with the bandwidth and ridge that predict it best on a fifth as many
+    samples held out, or by a `regression` of your own as it is, such as `result.regression`.
 
     Arguments:
         model: a model, or the result of a fit, which warns of conditions outside those it had.
         f, x, key: as above.
-        sleep_samples: how many simulations are regressed.
-        regression: another regression than the default one.
+        sleep_samples: how many simulations are regressed, 2000 by default.
+        regression: another regression than the default one. Where this or `sleep_samples` is given
+            f(z) is regressed after any fit.
         condition: one condition, of all observations.
         conditions: one for each observation: one regression on pairs (condition, x) serves all.
 
     Example:
         >>> alws.expectation(model, lambda z: jax.nn.one_hot(z, 3), x, key=key)  # P(z = k | x)
     """
-    at_least("sleep_samples", sleep_samples, FEWEST_SLEEP_SAMPLES)
+    number = SLEEP_SAMPLES if sleep_samples is None else sleep_samples
+    at_least("sleep_samples", number, FEWEST_SLEEP_SAMPLES)
     check_key(key)
     own, seen = opened(model)
     check_model(own, parameters=False, density=False)
@@ -237,11 +249,15 @@ def expectation(
     warn_of_extrapolation(seen, conditions)
     if conditions is not None:
         condition = jax.tree.map(lambda c: c[0], conditions)
-    x = match_data(own, x, key, condition, "x")
+    given, x = x, match_data(own, x, key, condition, "x")
     check_support(own, x, key, condition, "x", conditions=conditions)
     check_simulator(own, key, condition)
     latent = jax.eval_shape(lambda k: sample(own, k, condition).z, key)
     refuse_bad_targets(f, latent)
+    if regression is None and sleep_samples is None and _climbed(model):
+        found = _by_points(own, f, precise_data(given, x), key, condition, conditions)
+        if found is not None:
+            return found
     if conditions is not None:
         x, condition = pooled(x, conditions)
     draw_key, feature_key = jax.random.split(key)
@@ -249,12 +265,39 @@ def expectation(
     if chosen is None:
         chosen = default_regression(x, feature_key)
     check_regression(chosen)
-    check_cost(chosen, sleep_samples)
+    check_cost(chosen, number)
     choose = regression is None
     with one_lapack_thread():
-        found, bad = _predict(f, sleep_samples, choose, own, chosen, x, draw_key, condition)
+        found, bad = _predict(f, number, choose, own, chosen, x, draw_key, condition)
     check_targets(f, latent, bad)
     return found
+
+
+def _climbed(fitted: Any) -> bool:
+    """Whether this is a fit that climbed a likelihood, but of no sequence."""
+    is_result = isinstance(fitted, Result) and not isinstance(fitted.model, StateSpace)
+    return is_result and math.isfinite(fitted.log_likelihood)
+
+
+def _by_points(
+    model: AnyModel,
+    f: Callable[[PyTree], PyTree],
+    x: PyTree,
+    key: Key[Array, ""],
+    condition: PyTree | None,
+    conditions: PyTree | None,
+) -> PyTree[Array] | None:
+    """The expectations by weighted points, or None if there are none of finite numbers."""
+    if conditions is None and condition is not None:
+        size = len(jax.tree.leaves(x)[0])
+        conditions = jax.tree.map(lambda c: jnp.repeat(jnp.asarray(c)[None], size, 0), condition)
+    try:
+        found = weighted_expectation(model, f, x, key=key, conditions=conditions)
+    except NotIntegrable:
+        return None
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found)):
+        return None
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), found)
 
 
 @eqx.filter_jit
