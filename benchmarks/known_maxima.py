@@ -61,6 +61,17 @@ def run_rival(problem, rival):
     return {"name": name, "gap": problem.maximum - reached, "seconds": seconds}
 
 
+def run_rivals(problem):
+    """All of a problem's rivals whose packages are there."""
+    done = []
+    for rival in (problem.rival, *problem.others):
+        try:
+            done.append(run_rival(problem, rival))
+        except ModuleNotFoundError as error:
+            print(f"{problem.name}: a rival needs {error.name}, which is not installed")
+    return done
+
+
 def row(problem, seed, run, rivals):
     other = "; ".join("{name}: {gap:.3f}, {seconds:.1f} s".format(**rival) for rival in rivals)
     return COLUMNS.format(
@@ -99,7 +110,7 @@ def fit_all(arguments):
             "source": problem.source,
         }
         if arguments.rivals and not kept["rivals"]:
-            kept["rivals"] = [run_rival(problem, r) for r in (problem.rival, *problem.others)]
+            kept["rivals"] = run_rivals(problem)
         have = {run["seed"]: run for run in kept["fits"]}
         for seed in range(arguments.seeds):
             problem = PROBLEMS[name](seed)

@@ -116,8 +116,10 @@ def _by_svi(
 
 
 def _by_bayes_mixed(start: Any, grouped: Any, exact: Exact) -> Rival:
-    """statsmodels' mixed model of this family: variational Bayes under priors so wide that they
-    count next to nothing. A binomial row is as many Bernoulli rows as it has trials."""
+    """statsmodels' mixed model of this family: variational Bayes under very wide priors.
+
+    Covariates are standardised, and a binomial row is as many Bernoulli rows as it has trials.
+    """
 
     def run() -> tuple[str, float]:
         from statsmodels.genmod.bayes_mixed_glm import BinomialBayesMixedGLM, PoissonBayesMixedGLM
@@ -132,10 +134,13 @@ def _by_bayes_mixed(start: Any, grouped: Any, exact: Exact) -> Rival:
             nth = np.arange(len(each)) - np.repeat(np.cumsum(trials) - trials, trials)
             y, design, group = (nth < y[each]).astype(float), design[each], group[each]
         kind = PoissonBayesMixedGLM if start.family == "poisson" else BinomialBayesMixedGLM
-        fixed = np.column_stack([np.ones(len(y)), design])
+        mean, scale = design.mean(axis=0), design.std(axis=0)
+        fixed = np.column_stack([np.ones(len(y)), (design - mean) / scale])
         effects, same = np.eye(len(grouped.names))[group], np.zeros(len(grouped.names), int)
         found = kind(y, fixed, effects, same, vcp_p=10, fe_p=100).fit_vb()
-        fitted = RandomIntercept(array(found.fe_mean), array(found.vcp_mean[0]), start.family)
+        slopes = found.fe_mean[1:] / scale
+        coefficients = array([found.fe_mean[0] - mean @ slopes, *slopes])
+        fitted = RandomIntercept(coefficients, array(found.vcp_mean[0]), start.family)
         return f"statsmodels {kind.__name__}", exact(fitted)
 
     return run
