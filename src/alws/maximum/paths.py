@@ -54,6 +54,9 @@ OUTLYING = 10.0
 MOST_LOOKS = 32
 """How many gradients judge at most where a stage ended."""
 
+LOOKS_AGAIN = 4
+"""How often a look is taken again of which the derivatives overflow."""
+
 MOST_STEPS = 400
 """How many steps are averaged at most."""
 
@@ -123,6 +126,11 @@ class _Look(NamedTuple):
     dead: int
 
     @property
+    def sound(self) -> bool:
+        """Whether the information is finite: derivatives of paths explode where θ leads far off."""
+        return bool(np.isfinite(self.plain).all() and np.isfinite(self.crossed).all())
+
+    @property
     def height(self) -> float:
         return float(self.heights.mean())
 
@@ -190,6 +198,14 @@ class _Climb:
             heights + float(value), gradients + slope, crossed - bend, plain - bend, increments,
             float(value), dead,
         )  # fmt: skip
+
+    def see(self, particles: int) -> _Look:
+        """A look at the present θ, again where derivatives exploded on the way of a few paths."""
+        for _ in range(LOOKS_AGAIN):
+            seen = self.look(particles)
+            if seen.sound:
+                return seen
+        raise NotIntegrable("the derivatives of simulated paths overflow")
 
     @eqx.filter_jit
     def _several(
@@ -262,13 +278,14 @@ class _Climb:
 
     # The fit -------------------------------------------------------------------------------------
 
+    @np.errstate(over="ignore", invalid="ignore")  # where derivatives overflow no step is taken
     def run(self, seconds: float, watch: Callable[[Round], bool] | None) -> Found:
         """Climb, average, judge, with more and more particles."""
         self.began, self.seconds, self.watch = process_time(), seconds, watch
         self.rng = np.random.default_rng([*self.seed, 2])
         self.log, self.number, self.stopped, self.keep = [], 0, False, 1
         self.information, particles = None, FEWEST
-        start = self.look(particles)
+        start = self.see(particles)
         self.say(f"log likelihood {start.height:.2f} at the start, {start.dead} times unexplained")
         self.data = self.beginning(start)
         if self.data is not self.whole:
@@ -281,11 +298,11 @@ class _Climb:
                 continue
             noise = self.average(particles)
             finer = self.affordable(MORE * particles, 4)
-            seen, blur = [self.look(finer)], np.inf
+            seen, blur = [self.see(finer)], np.inf
             while len(seen) < 2 or (
                 len(seen) < MOST_LOOKS and blur > 2 * self.tolerance and not self.late(0.8)
             ):
-                seen.append(self.look(finer))
+                seen.append(self.see(finer))
                 gradients = np.concatenate([s.gradients for s in seen])
                 self.keep = self.choose(gradients)
                 gradient = gradients[:, self.keep]
@@ -327,7 +344,7 @@ class _Climb:
 
         The nats of that noise.
         """
-        here, radius, refused = self.look(particles), 1.0, 0
+        here, radius, refused = self.see(particles), 1.0, 0
         highest = here
         for _ in range(100):
             self.learn(here, 0.5)
@@ -341,7 +358,7 @@ class _Climb:
             move = self.metric.solve(g.mean(axis=0)) * min(1.0, radius / length)
             there = self.look(particles, self.theta + move)
             slack = 3 * (highest.error**2 + there.error**2) ** 0.5
-            if there.height > highest.height - slack:
+            if there.sound and there.height > highest.height - slack:
                 self.theta, here, refused = self.theta + move, there, 0
                 highest = max(highest, here, key=lambda seen: seen.height - seen.error)
                 radius *= 2.0 if radius < length else 1.0
@@ -350,18 +367,18 @@ class _Climb:
             self.keep = min(self.keep + 1, len(KEEPS) - 1)
             if refused == 6:
                 break
-            here = self.look(particles)
+            here = self.see(particles)
         return noise
 
     def average(self, particles: int) -> float:
         """Take half steps, and their average; the nats of noise that it leaves."""
         thetas, gradients, heights, rate, began = [], [], [], 0.5, True
         while len(thetas) < MOST_STEPS:
-            seen = self.look(particles)
+            seen = self.look(particles) if thetas else self.see(particles)
             usual = np.median(heights) - 10 - 10 * seen.error if heights else -np.inf
             louder = (np.diag(seen.plain) * self.metric.unit**2).sum() / self.p
-            far = thetas and (seen.height < usual - 10 * np.std(heights) or louder > OUTLYING)
-            if far:
+            near = seen.height >= usual - 10 * np.std(heights) and louder <= OUTLYING
+            if thetas and not (near and seen.sound):
                 self.theta, rate = np.mean(thetas, axis=0), rate / 2
                 if rate < 0.01:
                     break

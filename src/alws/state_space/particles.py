@@ -64,6 +64,10 @@ DEFENCE, FARTHEST = 0.1, 10.0
 """How often a guided draw is not guided, and how many standard deviations it is moved at most."""
 
 
+LOST = 1e10
+"""Nats, of whichever sign, from which on a density is rounding error: no particle counts there."""
+
+
 def particle_increments(
     model: StateSpace,
     x: PyTree,
@@ -154,8 +158,9 @@ def particle_scores(
         slopes, score = jax.vmap(shift)(states, slopes, z)
         return after, jnp.where(jnp.isfinite(slopes), slopes, 0.0), found, score
 
-    def weigh(logs: Array, sums: Array, found: Array, score: Array) -> tuple:
-        found = jnp.where(jnp.isnan(found), -jnp.inf, found)
+    def weigh(logs: Array, sums: Array, found: Array, rarer: Array, score: Array) -> tuple:
+        lost = ~(jnp.maximum(jnp.abs(found), jnp.abs(rarer)) < LOST)
+        found = jnp.where(lost, -jnp.inf, found + rarer)
         total = logsumexp(logs + found)
         logs = jnp.where(jnp.isfinite(total), logs + found - total, -jnp.log(number))
         sums = sums + jnp.where(jnp.isfinite(score), score, 0.0)
@@ -211,7 +216,7 @@ def particle_scores(
             move,
         )
         states, slopes, found, score = along(move, target, states, slopes, z)
-        logs, sums, (total, after) = weigh(flat_logs, sums, found + rarer, score)
+        logs, sums, (total, after) = weigh(flat_logs, sums, found, rarer, score)
         (logs, sums), after = jax.tree.map(
             partial(jnp.where, counted), ((logs, sums), after), (before, mean)
         )
@@ -226,7 +231,9 @@ def particle_scores(
     slopes = jnp.zeros((number, len(theta), size))
     states, slopes, found, score = along(begin, model.initial(), states, slopes, z)
     sums = jnp.zeros((len(keep), number, len(theta)))
-    logs, sums, first = weigh(jnp.full(number, -jnp.log(number)), sums, found + rarer, score)
+    logs, sums, first = weigh(
+        jnp.full(number, -jnp.log(number)), sums, found, rarer, score
+    )
     carry = states, slopes, logs, sums
     if not model.observe_start:
         return jax.lax.scan(step, carry, items)[1]

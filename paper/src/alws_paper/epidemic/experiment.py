@@ -7,6 +7,7 @@ The number of infections and recoveries of every day is latent and discrete, and
 seen have no derivative in θ = (β, γ, ρ). Several outbreaks in towns of known size are fitted at
 once. Not in the paper; users bring such models. The regression is a linear readout of what an
 epidemiologist would look at: the curve week by week, its size, and when it passed each quarter.
+Beside it is the fit by default, which sees the reports as they are: by particles.
 """
 
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from matplotlib.figure import Figure
 import alws
 from alws.features import Network
 from alws_paper.run import Claim, Experiment, Run, Scale
+from alws_paper.shared.by_default import fit_by_default
 
 TRUTH = {"β": 0.5, "γ": 0.2, "ρ": 0.3}
 START = {"β": 1.0, "γ": 0.5, "ρ": 0.7}
@@ -120,6 +122,11 @@ def parameters(model: Epidemic) -> dict[str, Float[Array, ""]]:
     }
 
 
+def values(model: Epidemic) -> dict[str, float]:
+    """The same, as numbers."""
+    return {name: float(value) for name, value in parameters(model).items()}
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings of a run; the paper has no such experiment, `paper` is a longer fit.
@@ -137,6 +144,7 @@ class Settings:
     learning_rate: float = 0.05
     ridge: float = 0.01
     phases: int = 32
+    default_seconds: float = 120.0
 
 
 def run(settings: Settings, run: Run) -> list[Claim]:
@@ -152,14 +160,15 @@ def run(settings: Settings, run: Run) -> list[Claim]:
     errors = alws.standard_errors(
         result, data, key=error_key, information="expected", phases=settings.phases
     )
-    found = {name: float(value) for name, value in parameters(result.model).items()}
+    found = values(result.model)
     widths = {name: float(value) for name, value in errors.of(parameters).items()}
+    default = fit_by_default(run, start, data, key=fit_key, seconds=settings.default_seconds)
 
     fitted, begun = (
         np.asarray(simulate(model, sample_key, 200)[0].x) for model in (result.model, start)
     )
     run.save_figure(figure(data, fitted, begun, run.trace(), widths))
-    return claims(found, widths)
+    return claims(found, widths) + default.claims(claims(values(default.model), widths)[:1])
 
 
 def by_alws(
@@ -261,7 +270,9 @@ EXPERIMENT = Experiment(
     name="epidemic",
     title="a stochastic epidemic with under-reporting: rates from discrete counts",
     presets={
-        "quick": Settings(steps=10, outbreaks=20, population=60, days=28, phases=8),
+        "quick": Settings(
+            steps=10, outbreaks=20, population=60, days=28, phases=8, default_seconds=3.0
+        ),
         "desk": Settings(steps=1200),
         "paper": Settings(steps=4000, sleep_samples=2000, learning_rate=0.02),
     },
