@@ -231,9 +231,7 @@ def particle_scores(
     slopes = jnp.zeros((number, len(theta), size))
     states, slopes, found, score = along(begin, model.initial(), states, slopes, z)
     sums = jnp.zeros((len(keep), number, len(theta)))
-    logs, sums, first = weigh(
-        jnp.full(number, -jnp.log(number)), sums, found, rarer, score
-    )
+    logs, sums, first = weigh(jnp.full(number, -jnp.log(number)), sums, found, rarer, score)
     carry = states, slopes, logs, sums
     if not model.observe_start:
         return jax.lax.scan(step, carry, items)[1]

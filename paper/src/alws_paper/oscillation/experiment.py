@@ -9,14 +9,12 @@ are fitted, each as one observation, and sequences of 100 steps are generated.
 The latents are the noise ε: the states follow from it, and the gradient of what is seen flows back
 through them in time. With the states themselves as latents, the networks learn to draw each image
 from two independent numbers, and no dynamics. The estimate is `Cross`, made for few observations.
-Some starts end in a poor maximum: of several, the one with the highest J is kept. Beside it is the
-fit by default from the first of them: by particles, on the images as they are.
+Some starts end in a poor maximum: of several, the one with the highest J is kept.
 
 `paper` is the paper's row of `alws.PAPER` on the raw images: a squared exponential kernel on 200
 projections of the whole sequence, the states themselves as latents, one start, one sequence a step.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,7 +32,6 @@ import alws
 from alws.features import Linear
 from alws_paper.oscillation.data import ANGLE, PIXELS, oscillations
 from alws_paper.run import Claim, Experiment, Run, Scale
-from alws_paper.shared.by_default import fit_by_default
 from alws_paper.shared.table import TABLE
 
 PAPER = TABLE["oscillation"]
@@ -109,7 +106,6 @@ class Settings:
     ridge: float = 0.1
     learning_rate: float = 0.01
     drawn: int = 50
-    default_seconds: float = 240.0
 
 
 class Generated(NamedTuple):
@@ -142,9 +138,7 @@ def run(settings: Settings, run: Run) -> list[Claim]:
 
     generated = generate(best, draw_key, settings.drawn)
     run.save_figure(figure(np.asarray(images[0]), generated, settings.times))
-    default = fit_by_default(run, starts[0], seen, key=fit_key, seconds=settings.default_seconds)
-    raw = claims(np.asarray(images), generate(default.model, draw_key, settings.drawn))
-    return claims(np.asarray(images), generated, heights) + default.claims(raw)
+    return claims(np.asarray(images), generated, heights)
 
 
 def by_alws(
@@ -274,7 +268,7 @@ def figure(example: Float[np.ndarray, "times pixels"], generated: Generated, tim
 def claims(
     images: Float[np.ndarray, "sequences times pixels"],
     generated: Generated,
-    heights: Sequence[float] = (),
+    heights: list[float],
 ) -> list[Claim]:
     """The rhythm goes on, and the latents are position and velocity."""
     true, found = round(2 * np.pi / float(ANGLE)), period(generated.images)
@@ -287,8 +281,7 @@ def claims(
             "shown in a figure",
             f"autocorrelation peaks at {found} steps ({peak:.2f} high; the data's period is {true},"
             f" {period(images)} by the same measure); variance of the last 30 steps {late:.2f} "
-            "times the data's"
-            + ". J of each start, the highest attainable one taken: " * bool(heights)
+            "times the data's. J of each start, the highest attainable one taken: "
             + ", ".join(f"{height:.0f}" for height in heights),
             abs(found - true) <= PERIOD_WITHIN and late >= STILL_MOVING,
         ),
@@ -313,9 +306,7 @@ EXPERIMENT = Experiment(
     name="oscillation",
     title="nonlinear oscillations: a hidden velocity found from thirty images (§4.6)",
     presets={
-        "quick": Settings(
-            steps=20, starts=1, sleep_samples=60, projections=30, drawn=5, default_seconds=3.0
-        ),
+        "quick": Settings(steps=20, starts=1, sleep_samples=60, projections=30, drawn=5),
         "desk": Settings(steps=2000),
         "paper": Settings(
             steps=SEQUENCES * PAPER.steps,

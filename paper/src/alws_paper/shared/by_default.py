@@ -4,8 +4,8 @@ The experiments on sequences have it beside the fit by regression, and the same 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 from jaxtyping import Array, Key, PyTree
 
@@ -19,7 +19,8 @@ NAME = "default"
 BAR = "not the paper's method, a bar set here; of its own the paper says: "
 
 
-class ByDefault(NamedTuple, Generic[Model]):
+@dataclass(frozen=True)
+class ByDefault(Generic[Model]):
     """A fitted model, and what the fit says of itself."""
 
     model: Model
@@ -43,7 +44,7 @@ class ByDefault(NamedTuple, Generic[Model]):
 def fit_by_default(
     run: Run,
     start: Model,
-    data: PyTree[Array],
+    data: PyTree,
     *,
     key: Key[Array, ""],
     seconds: float,
