@@ -35,6 +35,17 @@ class Line(eqx.Module):
         return -0.5 * z**2 - 0.5 * jnp.sum((x - self.slope * z) ** 2)
 
 
+class Moved(Line):
+    """The same, moved by a condition."""
+
+    def sample(self, key, c):
+        z, x = super().sample(key)
+        return z, x + c
+
+    def log_joint(self, z, x, c):
+        return super().log_joint(z, x - c)
+
+
 REGRESSIONS = {
     "exact": lambda: alws.regressions.KernelRidge(SquaredExponential()),
     "nystrom": lambda: alws.regressions.Nystrom(SquaredExponential(), inducing=20),
@@ -70,12 +81,18 @@ def run(job):
         adapt=alws.Adapt() if job.get("adapt") else alws.ALWS_F,
         measure_every=1,
         devices=job["devices"],
+        conditions=job.get("conditions", "pooled"),
     )
+    number = job.get("data", 40)
+    kind, conditions = Line, None
+    if "conditions" in job:
+        kind, conditions = Moved, np.linspace(-1, 1, number)
     if job.get("die_drawing"):
         Line.sample = lambda self, key: os.kill(os.getpid(), signal.SIGKILL)
     result = alws.fit(
-        Line(jnp.array([0.5, 0.0, 0.5])),
-        data(job.get("data", 40)) + job.get("shift", 0.0),
+        kind(jnp.array([0.5, 0.0, 0.5])),
+        data(number) + job.get("shift", 0.0),
+        conditions=conditions,
         key=jax.random.key(0, impl=job.get("impl", "threefry2x32")),
         steps=job.get("steps", 4),
         settings=settings,

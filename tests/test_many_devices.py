@@ -24,10 +24,12 @@ ONE, EIGHT = {"devices": None}, {"devices": 8}
 CASES = {
     "exact": {"regression": "exact"},
     "nystrom": {"regression": "nystrom", "data": 37},
+    "conditions": {"regression": "exact", "conditions": "pooled", "adapt": True},
     "centred": {"regression": "exact", "centred": True},
     "random features": {"regression": "random features", "impl": "rbg", "batch_size": 24},
 }
 SLOW = {
+    "separate conditions": {"regression": "exact", "conditions": "separate", "batch_size": 8},
     "exact": {"regression": "exact", "adapt": True, "natural_units": True},
     "leverage": {"regression": "leverage", "adapt": True},
     "conjugate gradients": {"regression": "conjugate gradients", "adapt": True},
