@@ -39,6 +39,7 @@ SLOW = {
     "images.py": (),
     "many_units.py": (),
     "scaling.py": (),
+    "sequence_rivals.py": (),
     "sleep_phase.py": ("--problems", "mixture"),
     "step.py": (),
     "table.py": (),

@@ -535,7 +535,7 @@ def fit(
     checkpoint_every: int | None = None,
     resume: bool = False,
     progress: bool | None = None,
-    seconds: float = 120.0,
+    seconds: float | None = None,
 ) -> Result[Model]:
     """Fit θ, the floating-point arrays of `model`, to `data` by maximum likelihood.
 
@@ -572,7 +572,8 @@ def fit(
             must be as it was when it was started, but for the values of the model's parameters,
             which are the checkpoint's; with an optimiser of your own there may be more steps.
         progress: show a bar; by default where the output is a terminal.
-        seconds: of the processor, the most that a fit without `steps` takes from each start.
+        seconds: of the processor, the most that a fit without `steps` takes from each start; 120
+            unless given, and of series of more than 20,000 times 6 for every thousand of them.
 
     Example:
         >>> result = alws.fit(Mixture(logits, means), data, key=jax.random.key(0))
@@ -586,7 +587,8 @@ def fit(
     at_least("starts", starts, 1)
     if checkpoint_every is not None:
         at_least("checkpoint_every", checkpoint_every, 1)
-    positive("seconds", seconds, " 120 is usual.")
+    if seconds is not None:
+        positive("seconds", seconds, " 120 is usual.")
     common: dict[str, Any] = {
         "key": key,
         "conditions": conditions,
@@ -627,13 +629,19 @@ DEFAULT_STEPS = 2000
 """How many steps of wake-sleep a fit takes that was not told."""
 
 
+def _usual_seconds(model: Any, data: PyTree) -> float:
+    """How long a climb may take where nobody says: longer for long series."""
+    times = math.prod(np.shape(jax.tree.leaves(data)[0])[:2]) if is_long(model, data) else 0
+    return max(120.0, 0.006 * times)
+
+
 def _climb(
     model: Model,
     data: PyTree,
     *,
     key: Key[Array, ""],
     starts: int,
-    seconds: float,
+    seconds: float | None,
     conditions: PyTree | None,
     log_prior: Callable[[Any], Array] | None,
     batch_size: int | None,
@@ -677,7 +685,7 @@ def _climb(
             conditions=prepared.problem.conditions,
             log_prior=log_prior,
             starts=starts,
-            seconds=seconds,
+            seconds=seconds or _usual_seconds(model, data),
             watch=watch,
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every or 10,

@@ -109,6 +109,33 @@ def test_scores_of_particles_are_those_of_the_kalman_filter(kind):
     assert abs(np.asarray(heights).sum(axis=1).mean() - height) < 0.3
 
 
+@pytest.mark.parametrize("kind", [Swing, Pushed])
+def test_after_a_run_in_scores_are_those_of_the_later_times_given_the_earlier(kind):
+    with jax.enable_x64(True):
+        model = swing(kind, 60)
+        x = model.sample(jax.random.key(3))[1]
+        exact = find_filter(model, jax.random.key(0))
+        flat, at = ravel_pytree(model)
+
+        def run(key):
+            return particle_scores(
+                at, flat, x, key=key, particles=500, keep=(0.97,), run_in=jnp.array(20)
+            )
+
+        each = np.asarray(jax.jacfwd(lambda t: increments(at(t), exact, x))(flat))
+        keys = jax.random.split(jax.random.key(1), 24)
+        heights, scores = jax.jit(lambda keys: jax.lax.map(run, keys, batch_size=8))(keys)
+        height = float(increments(model, exact, x)[20:].sum())
+    heights, found = np.asarray(heights), np.asarray(scores)[:, :, 0]
+    assert not heights[:, :20].any()
+    assert not found[:, :20].any()
+    assert abs(heights.sum(axis=1).mean() - height) < 0.3
+    apart = found[:, -1] - each[20:].sum(axis=0)
+    apart = apart @ np.linalg.cholesky(np.linalg.inv(each.T @ each))
+    noise = apart.var(axis=0, ddof=1).sum() / 2
+    assert (apart.mean(axis=0) ** 2).sum() / 2 < 0.02 + 2 * noise / len(found)
+
+
 def test_what_comes_after_the_last_observed_time_counts_nothing():
     model = swing(Swing, 20)
     x = model.sample(jax.random.key(0))[1]
@@ -145,6 +172,38 @@ def test_a_climb_by_particles_ends_at_the_maximum_of_the_forward_algorithm(monke
     assert left < found.verdict.most
     assert found.verdict.trusted
     assert len(maxima) == 1
+
+
+class Drifting(Swing):
+    """A level that keeps what it began with for ever, and noise around it."""
+
+    def start(self, z):
+        return jnp.stack([30.0 * z[0], z[1]])
+
+    def transition(self, state):
+        return dist.Normal(0.0, jnp.exp(self.log_push))
+
+    def update(self, state, z):
+        return jnp.stack([state[0], 0.5 * state[1] + z])
+
+    def observation(self, state):
+        return dist.Normal(state.sum(), 0.3 * jnp.exp(self.log_noise))
+
+
+@pytest.mark.parametrize(("kind", "told"), [(Swing, "stretches"), (Drifting, "beginnings")])
+def test_long_series_are_climbed_by_samples_of_them_first(kind, told, monkeypatch):
+    for name, value in {"SAMPLE": 100, "STRETCH": 50, "RUN_IN": 15, "MOST": 1024}.items():
+        monkeypatch.setattr(f"alws.maximum.paths.{name}", value)
+    x = swing(kind, 800).sample(jax.random.key(5))[1][None]
+    start = numbers(kind, 800, -1.0, 0.0, 0.7)
+    seconds = 60 if kind is Swing else 10
+    found, _ = climb_particles(start, x, None, key=jax.random.key(0), seconds=seconds)
+    assert any(f"{told} are climbed first" in str(entry) for entry in found.log)
+    assert found.log_likelihood > found.began_at
+    if kind is Swing:
+        left = gap(start, x, found.model)
+        assert left < 0.05 * 3
+        assert left < found.verdict.most
 
 
 @pytest.mark.slow

@@ -8,7 +8,14 @@ of increments, whose products are taken between repeats, for their noise is inde
 
 1. With few particles steps I⁻¹ĝ are taken, as far as log p̂ follows, until they are lost in noise.
 2. Half as long steps are then taken and θ averaged, until the noise of the average is small.
-3. Four times as many particles judge where that ended. If they find a slope, they go on from 1.
+3. Eight times as many particles judge where that ended. If they find a slope, they go on from 1.
+
+Of n times a climb ends ½ p T/n nats below the maximum of all T, and the noise of a gradient, in
+nats, is that of any length, while their bias grows. So stage 1 of long series is first that of
+some stretches, then of seven times as many, then of the whole; and instead of stage 2 a few steps
+are taken by what the many particles of stage 3 find. A stretch is filtered after a run-in, whose
+times count nothing; a model that does not forget within it how it began is climbed at the
+beginning of the series instead.
 
 How long paths are looked back at (λ) is chosen by all gradients since stage 2 began: the shortest
 that no longer one contradicts.
@@ -60,11 +67,17 @@ LOOKS_AGAIN = 4
 MOST_STEPS = 400
 """How many steps are averaged at most."""
 
+MOST_CORRECTIONS = 3
+"""How many steps are taken by what the judging particles find."""
+
 AT_ONCE = 4096
 """How many particles are moved side by side, of all sequences and repeats."""
 
-BEGINNING = 4000
-"""Of how many times the first climb is; the rest of the data wait."""
+SAMPLE, GROWTH = 2000, 7
+"""Of how many times the first climb is, and how many times as many the next ones are."""
+
+STRETCH, RUN_IN = 500, 150
+"""How many times of a series are filtered in one go, and how many of them count nothing."""
 
 SCATTER, SCATTER_EACH = 3.0, 0.003
 """The variance of log p̂ up to which its gradient is near that of log p: in all, and of a time."""
@@ -139,6 +152,21 @@ class _Look(NamedTuple):
         return float(self.heights.std(ddof=1) / len(self.heights) ** 0.5)
 
 
+class _Judged(NamedTuple):
+    """Looks at one θ, their mean gradient, its nats, those of its noise and of too short a λ."""
+
+    seen: list[_Look]
+    gradient: Float[np.ndarray, " p"]
+    worth: float
+    blur: float
+    bias: float
+
+    @property
+    def known(self) -> float:
+        """The nats of the slope that are not there by chance."""
+        return self.worth - 4 * self.blur
+
+
 class _Climb:
     """A climb: θ, how many particles there are, and what has been seen of the information."""
 
@@ -159,6 +187,7 @@ class _Climb:
         given = Given() if given is None else given
         self.whole: tuple[PyTree, Given] = jax.tree.map(_floating, (x, given))
         self.data, self.size = self.whole, int(np.prod(jax.tree.leaves(x)[0].shape[:2]))
+        self.run_in: Array | None = None
         self.each = np.inf
         self.seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
         self.tolerance = 0.01 * self.p
@@ -187,7 +216,7 @@ class _Climb:
         began = process_time()
         at = jnp.asarray(self.theta if theta is None else theta)
         key = jax.random.key(int(self.rng.integers(2**31)))
-        found = self._several(at, self.data, key, jnp.asarray(self.keep), particles)
+        found = self._several(at, self.data, self.run_in, key, jnp.asarray(self.keep), particles)
         heights, gradients, crossed, plain, increments, rows = jax.tree.map(np.asarray, found)
         value, slope, bend = jax.tree.map(np.asarray, self.prior(at))
         share = increments.size / (REPEATS * self.size)
@@ -212,6 +241,7 @@ class _Climb:
         self,
         theta: Array,
         data: tuple[PyTree, Given],
+        run_in: Array | None,
         key: Key[Array, ""],
         chosen: Array,
         particles: int,
@@ -220,10 +250,11 @@ class _Climb:
 
         def one(item: tuple) -> tuple[Array, Array, Array]:
             sequence, key = item
-            x, given = jax.tree.map(lambda a: a[sequence], data)
+            (x, given), begun = jax.tree.map(lambda a: a[sequence], (data, run_in))
             found, sums = particle_scores(
-                self.at, theta, x, given, key=key, particles=particles, keep=KEEPS, guided=True
-            )
+                self.at, theta, x, given, key=key, particles=particles, keep=KEEPS, guided=True,
+                run_in=begun,
+            )  # fmt: skip
             return found, sums[-1], jnp.diff(sums[:, chosen], axis=0, prepend=0.0)
 
         which = jnp.repeat(jnp.arange(sequences), repeats)
@@ -287,50 +318,86 @@ class _Climb:
         self.information, particles = None, FEWEST
         start = self.see(particles)
         self.say(f"log likelihood {start.height:.2f} at the start, {start.dead} times unexplained")
-        self.data = self.beginning(start)
-        if self.data is not self.whole:
-            self.climb(particles)
-            self.data = self.whole
+        here = self.approach(start, particles)
+        sampled = here is not start
         while True:
-            loud = self.climb(particles) > LOUD * self.p
+            noise, here = self.climb(particles, here), None
+            loud, passed = noise > LOUD * self.p, 0.0
             if loud and particles < self.affordable(MORE * particles, 20):
                 particles *= MORE
                 continue
-            noise = self.average(particles)
             finer = self.affordable(MORE * particles, 4)
-            seen, blur = [self.see(finer)], np.inf
-            while len(seen) < 2 or (
-                len(seen) < MOST_LOOKS and blur > 2 * self.tolerance and not self.late(0.8)
-            ):
-                seen.append(self.see(finer))
-                gradients = np.concatenate([s.gradients for s in seen])
-                self.keep = self.choose(gradients)
-                gradient = gradients[:, self.keep]
-                blur = self.metric.noise(gradient) / len(gradient)
-                worth = self.metric.nats(gradient.mean(axis=0))
-            self.say(
-                f"{finer} particles: log likelihood {seen[-1].height:.2f}, a slope of {worth:.3g} "
-                f"nats, {blur:.2g} by chance, with λ = {KEEPS[self.keep]}"
-            )
-            tilt, scatter = self.tilt(seen)
-            least = max(worth - 4 * blur, noise - self.tolerance, tilt)
+            if not (sampled and finer > particles):
+                noise = self.average(particles)
+            found = self.judge(finer, 1 if sampled else 2)
+            for _ in range(MOST_CORRECTIONS if sampled else 0):
+                if found.known < self.tolerance or self.late(0.8):
+                    break
+                noise, passed = found.blur, passed or found.worth
+                self.theta = self.theta + self.metric.solve(found.gradient)
+                found = self.judge(finer, 1 if sampled else 2)
+            tilt, scatter = self.tilt(found.seen)
+            least = max(found.known, noise - self.tolerance, tilt, passed / MORE**2)
             enough = least < self.tolerance and scatter < 1
-            if enough or particles >= MOST or self.late(0.6):
+            if enough or sampled or particles >= MOST or self.late(0.6):
                 break
             particles = min(self.affordable(MORE * particles, 20), MOST)
-        slope = max(worth - blur, 0.0)
-        bias = self.short(gradients)[self.keep] + tilt
-        parts = noise, slope, blur, bias, scatter
-        return self.conclude(start, seen, parts, finer)
+        slope = max(found.worth - found.blur, 0.0)
+        if sampled and slope < 0.2 * self.p:  # the rest of the way is one step
+            sure = slope / max(found.worth, 1e-12)
+            self.theta = self.theta + sure * self.metric.solve(found.gradient)
+        bias = found.bias + tilt + passed / MORE**2
+        return self.conclude(start, found.seen, (noise, slope, found.blur, bias, scatter), finer)
 
-    def beginning(self, start: _Look) -> tuple[PyTree, Given]:
-        """The first times of the first sequences where there are many, else all."""
-        sequences, _, times = start.increments.shape
-        first = min(times, BEGINNING)
-        few = max(1, BEGINNING // first)
-        if first * few > 0.5 * sequences * times:
-            return self.whole
-        return jax.tree.map(lambda a: a[:few, :first], self.whole)
+    def approach(self, start: _Look, particles: int) -> _Look:
+        """Climb samples of long series, each larger than the last; all data where that ends."""
+        if 0.25 * self.size <= SAMPLE:
+            return start
+        size, first, forgets = SAMPLE, self.theta, self.forgets(start, particles)
+        while size < 0.25 * self.size:
+            self.data, self.run_in = self.stretches(size)[:2] if forgets else self.beginning(size)
+            self.climb(particles)
+            self.information, size = None, size * GROWTH
+        self.data, self.run_in = self.whole, None
+        here = self.see(particles)
+        self.say(f"log likelihood {here.height:.2f} of all data where samples of them led")
+        if here.height < start.height:
+            self.theta = first
+            here = self.see(particles)
+        return here
+
+    def stretches(self, size: int) -> tuple[tuple[PyTree, Given], Array, tuple]:
+        """So many times in stretches, spread evenly, their run-ins, and which times they are."""
+        sequences, times = jax.tree.leaves(self.whole[0])[0].shape[:2]
+        long = min(times, STRETCH)
+        places, number = times - long + 1, size // long
+        bins = np.arange(number) + self.rng.random(number)
+        which, where = np.divmod((bins * (sequences * places / number)).astype(int), places)
+        rows = which[:, None], where[:, None] + np.arange(long)
+        stretches = jax.tree.map(lambda a: a[rows], self.whole)
+        return stretches, jnp.asarray(np.minimum(where, RUN_IN)), rows
+
+    def beginning(self, size: int) -> tuple[tuple[PyTree, Given], None]:
+        """So many times: the first ones of the first sequences."""
+        times = jax.tree.leaves(self.whole[0])[0].shape[1]
+        few = max(1, size // min(times, size))
+        return jax.tree.map(lambda a: a[:few, :size], self.whole), None
+
+    def forgets(self, start: _Look, particles: int) -> bool:
+        """Whether stretches are as likely after a run-in as after all that was before them."""
+        self.data, self.run_in, (which, times) = self.stretches(SAMPLE)
+        here = self.see(particles).increments
+        there = start.increments[which, :, times].swapaxes(1, 2)
+        counted = np.arange(times.shape[1]) >= np.asarray(self.run_in)[:, None, None]
+        here, there = ((np.maximum(a, NOWHERE) * counted).sum(axis=2) for a in (here, there))
+        chance = ((here.var(axis=1, ddof=1) + there.var(axis=1, ddof=1)) / REPEATS).sum() ** 0.5
+        apart = abs((here - there).mean(axis=1).sum())
+        told = apart < 4 * chance + 0.5 * self.p
+        self.say(
+            f"{len(which)} stretches cost {apart:.2g} nats, {chance:.2g} by chance: "
+            f"{'stretches' if told else 'beginnings'} are climbed first"
+        )
+        return bool(told)
 
     def affordable(self, particles: int, looks: int) -> int:
         """So many particles, or as many as leave time for so many looks."""
@@ -339,12 +406,12 @@ class _Climb:
             particles //= MORE
         return int(np.clip(particles, FEWEST, MOST))
 
-    def climb(self, particles: int) -> float:
+    def climb(self, particles: int, here: _Look | None = None) -> float:
         """Steps I⁻¹ĝ, each as long as log p̂ does not fall, until noise covers what they promise.
 
-        The nats of that noise.
+        `here` is a look at where they begin. The nats of that noise.
         """
-        here, radius, refused = self.see(particles), 1.0, 0
+        here, radius, refused = here or self.see(particles), 1.0, 0
         highest = here
         for _ in range(100):
             self.learn(here, 0.5)
@@ -405,6 +472,25 @@ class _Climb:
             f"{len(thetas)} steps averaged with {particles} particles, {noise:.2g} nats of noise"
         )
         return noise
+
+    def judge(self, particles: int, fewest: int) -> _Judged:
+        """What so many particles see of the slope, looking until its noise is small."""
+        seen, blur = [], np.inf
+        while len(seen) < fewest or (
+            len(seen) < MOST_LOOKS and blur > 2 * self.tolerance and not self.late(0.8)
+        ):
+            seen.append(self.see(particles))
+            gradients = np.concatenate([s.gradients for s in seen])
+            self.keep = self.choose(gradients)
+            gradient = gradients[:, self.keep]
+            blur = self.metric.noise(gradient) / len(gradient)
+        worth = self.metric.nats(gradient.mean(axis=0))
+        self.say(
+            f"{particles} particles: log likelihood {seen[-1].height:.2f}, a slope of {worth:.3g} "
+            f"nats, {blur:.2g} by chance, with λ = {KEEPS[self.keep]}"
+        )
+        bias = self.short(gradients)[self.keep]
+        return _Judged(seen, gradient.mean(axis=0), worth, blur, bias)
 
     def tilt(self, seen: list[_Look]) -> tuple[float, float]:
         """The nats by which the maximum of E log p̂ misses that of log E p̂; the scatter of log p̂.

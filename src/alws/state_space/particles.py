@@ -102,10 +102,12 @@ def particle_scores(
     particles: int,
     keep: Sequence[float],
     guided: bool = False,
+    run_in: Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, " times"], Float[Array, "times keeps p"]]:
     """log p̂(x_t | x_1 … x_{t−1}) and the estimated score of x_1 … x_t, of every time.
 
-    Times after the last that was observed change nothing.
+    Times after the last that was observed change nothing. After a run-in of r times the scores are
+    those of x_{r+1} … x_t given x_1 … x_r: they are differences of sums, Ā_t − Ā_r.
 
     Arguments:
         at: the model with these parameters.
@@ -115,6 +117,7 @@ def particle_scores(
         particles: how many states are simulated side by side.
         keep: values of λ, of which each has its own scores.
         guided: draw what is normal in z_t near what x_t says of it.
+        run_in: how many times at the beginning count nothing themselves; None for no run-in.
 
     Example: `particle_scores(at, theta, x, key=key, particles=500, keep=(0.95,))[1][-1, 0]`.
     """
@@ -165,6 +168,13 @@ def particle_scores(
         logs = jnp.where(jnp.isfinite(total), logs + found - total, -jnp.log(number))
         sums = sums + jnp.where(jnp.isfinite(score), score, 0.0)
         return logs, sums, (total, jnp.einsum("n,knp->kp", jnp.exp(logs), sums))
+
+    def counted_from(time: Array, sums: Array, found: tuple) -> tuple[Array, tuple]:
+        """Sums without what they were when the run-in ended, and nothing found until then."""
+        if run_in is None:
+            return sums, found
+        sums, before = sums - jnp.where(time == run_in - 1, found[1], 0.0)[:, None], time < run_in
+        return sums, jax.tree.map(lambda a: jnp.where(before, 0.0, a), found)
 
     def begin(model: StateSpace, _: PyTree, z: PyTree) -> tuple[PyTree, Array, Array]:
         state, found = model.start(z), jnp.zeros(())
@@ -220,7 +230,8 @@ def particle_scores(
         (logs, sums), after = jax.tree.map(
             partial(jnp.where, counted), ((logs, sums), after), (before, mean)
         )
-        return (states, slopes, logs, sums), (total, after)
+        sums, found = counted_from(time, sums, (total, after))
+        return (states, slopes, logs, sums), found
 
     items: tuple[Any, ...] = jnp.arange(times), x, seen, counts, controls
     at_first = jax.tree.map(lambda a: a[0], items[1:])
@@ -232,10 +243,11 @@ def particle_scores(
     states, slopes, found, score = along(begin, model.initial(), states, slopes, z)
     sums = jnp.zeros((len(keep), number, len(theta)))
     logs, sums, first = weigh(jnp.full(number, -jnp.log(number)), sums, found, rarer, score)
-    carry = states, slopes, logs, sums
     if not model.observe_start:
-        return jax.lax.scan(step, carry, items)[1]
-    rest = jax.lax.scan(step, carry, jax.tree.map(lambda a: a[1:], items))[1]
+        return jax.lax.scan(step, (states, slopes, logs, sums), items)[1]
+    sums, first = counted_from(jnp.zeros((), int), sums, first)
+    later = jax.tree.map(lambda a: a[1:], items)
+    rest = jax.lax.scan(step, (states, slopes, logs, sums), later)[1]
     return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
 
 
