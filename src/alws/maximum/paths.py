@@ -442,9 +442,10 @@ class _Climb:
         thetas, gradients, heights, rate, began = [], [], [], 0.5, True
         while len(thetas) < MOST_STEPS:
             seen = self.look(particles) if thetas else self.see(particles)
-            usual = np.median(heights) - 10 - 10 * seen.error if heights else -np.inf
+            below = 10 + 10 * seen.error + 10 * np.std(heights or [0.0])
+            usual = np.median(heights) - below if heights else -np.inf
             louder = (np.diag(seen.plain) * self.metric.unit**2).sum() / self.p
-            near = seen.height >= usual - 10 * np.std(heights) and louder <= OUTLYING
+            near = seen.height >= usual and louder <= OUTLYING
             if thetas and not (near and seen.sound):
                 self.theta, rate = np.mean(thetas, axis=0), rate / 2
                 if rate < 0.01:
