@@ -558,7 +558,8 @@ def fit(
         key: a JAX key, on which all random numbers depend.
         steps: how many steps θ takes.
         settings: how to run the algorithm.
-        starts: from how many starts to fit, spread around the one given; the best is kept.
+        starts: from how many starts to fit, the others spread over what the data can mean; the best
+            is kept. Where latents take few values, a few others are tried out with one, too.
         conditions: one entry for each observation, if the model takes a condition.
         log_prior: `log_prior(model)` is log p(θ) for the whole data set: the objective is
             Σ log p_θ(x) + log p(θ). It has nothing to do with a model's own `log_prior(z)`.

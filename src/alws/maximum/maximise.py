@@ -222,7 +222,8 @@ class Climber:
         self.metric: dict[str, Metric] = {}
         self.whole: np.ndarray | None = None
         self.room, self.least, self.last, self.at = 0, np.zeros(self.p), np.inf, Standing()
-        self.played, self.idle, self.began_at = np.zeros(self.p, bool), 0, -np.inf
+        self.played, self.silent = np.zeros(self.p, bool), np.zeros(self.p, bool)
+        self.first, self.began_at = self.theta, -np.inf
         self.counted: bool | None = None
         self.everywhere = False
 
@@ -256,6 +257,7 @@ class Climber:
     def begin_again(self, theta: np.ndarray) -> None:
         """Start from other parameters, with what was compiled."""
         self.theta, self.at, self.began = np.asarray(theta), Standing(), process_time()
+        self.first, self.played = self.theta, np.zeros(self.p, bool)
         self.least, self.last, self.log = np.zeros(self.p), np.inf, []
         if self.latents is not None:
             self.choose()
@@ -526,7 +528,7 @@ class Climber:
         whole = self.total * s.T @ s / n
         active = (np.abs(s) > 1e-12 * np.abs(s).max(axis=0)).sum(axis=0) > RARE
         self.played |= active
-        self.idle = int((self.played & ~active).sum())
+        self.silent = self.played & ~active
         points = self.place(self.theta, self.propose(self.theta)[2], self.design())
         told = self.total * self.squares_given_data(points, n)
         drawn = np.maximum(np.diag(whole), 1e-300)
@@ -865,6 +867,7 @@ class Climber:
             )
         self.simulate()
         self.adapt()
+        idle = self.idle()
         fs, gs, shares = self.replicates(4)
         m, d = self.metric["observed"], np.abs(np.diag(self.observed)) ** 0.5
         d = np.where(d > 1e-30 * max(d.max(), 1e-100), d, np.inf)
@@ -898,8 +901,8 @@ class Climber:
             why = ""
             left = max(left, min(slope, self.last))
             most = max(3 * left, 3 * slope, min(most, 10 * slope))
-        trusted = bool(not why and most < 0.2 * free and not self.idle)
-        verdict = Verdict(float(left), float(most), trusted, why, idle=self.idle)
+        trusted = bool(not why and most < 0.2 * free and not idle)
+        verdict = Verdict(float(left), float(most), trusted, why, idle=idle)
         error = float(fs.std(ddof=1) / self.sets**0.5)
         return Found(
             self.fitted(),
@@ -913,6 +916,19 @@ class Climber:
             self.log,
             self.began_at,
         )
+
+    def idle(self) -> int:
+        """How many parameters play no part any more: they may as well be where they began.
+
+        One that has gone to a boundary, such as a chance of 0, has no scores either, but counts.
+        """
+        evaluate = self.evaluation([self.design()])
+        here, number = evaluate(self.theta)[0], 0
+        for i in np.flatnonzero(self.silent):
+            theta = self.theta.copy()
+            theta[i] = self.first[i]
+            number += bool(abs(evaluate(theta)[0] - here) < self.tolerance)
+        return number
 
     def contradicted(self) -> bool:
         """Whether the scores of draws are plainly not 0 on average.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from jaxtyping import Array, Key, PyTree
 from alws import checkpoint as checkpoints
 from alws.callbacks import Callback, ProgressBar, Report
 from alws.maximum.maximise import Climber, Found, NotIntegrable, Round
+from alws.maximum.spread import spread_starts
 from alws.model import AnyModel
 from alws.validation import as_arrays
 
@@ -24,6 +26,17 @@ MOST_BYTES = 2**34
 
 SPREAD = 1.5
 """How far starts lie from one another, in standard deviations of one complete observation."""
+
+
+TRIED = 4
+"""How many starts are tried out for each that is climbed to the end."""
+
+
+TRIED_UNASKED = 8
+"""How many starts are tried out where a fit from one was asked for, the best of them climbed."""
+
+MOST_CHEAP = 2**17
+"""The most points, of all observations, where this is done."""
 
 
 class Maxima(list):
@@ -120,19 +133,40 @@ def _from_starts(
         return stop
 
     done.append(climber.run(see))
-    found = climber.theta
     rng = np.random.default_rng([*np.asarray(jax.random.key_data(key)).ravel().tolist(), 1])
-    units = _units(climber)
-    for i in range(1, starts):
-        centre = found if i % 2 else first
-        away = SPREAD * units * rng.normal(size=climber.p)
-        climber.begin_again(centre + away)
-        try:
-            done.append(climber.run())
-        except NotIntegrable:
-            continue
+    if starts > 1:
+        tried = spread_starts(climber, first, TRIED * (starts - 1), rng)
+        for other in tried[: starts - 1]:
+            climber.begin_again(other.theta)
+            with suppress(NotIntegrable):
+                done.append(climber.run())
+    elif done[0].verdict.trusted and _cheap(climber):
+        done += _look_elsewhere(climber, first, done[0], rng)
+    maxima = distinct_maxima(done)
     best = max(done, key=height)
-    return best, distinct_maxima(done)
+    verdict = best.verdict._replace(maxima=max(len(maxima), 1))
+    return best._replace(verdict=verdict, began_at=done[0].began_at), maxima
+
+
+def _cheap(climber: Climber) -> bool:
+    """Whether a few other starts may be tried without being asked for: of discrete latents only."""
+    return climber.room > 1 and climber.size * climber.room * climber.points <= MOST_CHEAP
+
+
+def _look_elsewhere(
+    climber: Climber, first: np.ndarray, found: Found, rng: np.random.Generator
+) -> list[Found]:
+    """The fit from the best of a few other starts, if it is a maximum too, and higher."""
+    tried = spread_starts(climber, first, TRIED_UNASKED, rng)
+    if not tried:
+        return []
+    climber.begin_again(tried[0].theta)
+    most = 2 * found.rounds + 10
+    with suppress(NotIntegrable):
+        other = climber.run(lambda seen: seen.number > most)
+        if other.verdict.trusted and other.log_likelihood > found.log_likelihood + NEAR:
+            return [other]
+    return []
 
 
 def height(found: Found) -> float:
@@ -141,14 +175,6 @@ def height(found: Found) -> float:
     Example: `max(done, key=height)`.
     """
     return found.log_likelihood if np.isfinite(found.log_likelihood) else -np.inf
-
-
-def _units(climber: Climber) -> np.ndarray:
-    """The standard deviation of each parameter as one complete observation leaves it."""
-    if climber.whole is None:
-        return np.ones(climber.p)
-    information = np.diag(climber.whole) / climber.total
-    return np.where(information > 0, 1 / np.sqrt(np.maximum(information, 1e-300)), 1.0)
 
 
 def distinct_maxima(done: Sequence[Found]) -> Maxima:

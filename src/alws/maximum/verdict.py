@@ -17,6 +17,7 @@ class Verdict(NamedTuple):
     the nats by which the fit ended below its start, and is 0 where it did not. `idle` counts the
     parameters that play no part in what the fitted model simulates: the means of a cluster that has
     died out, say. Such a fit may be at a maximum, but other starts are likely to lead higher.
+    `maxima` is of how many distinct maxima this is the highest, where other starts were tried.
 
     Example: `str(result.verdict)` is "within 0.3 nats of a maximum (at most 0.9)" or the like.
     """
@@ -27,6 +28,7 @@ class Verdict(NamedTuple):
     why: str
     fallen: float = 0.0
     idle: int = 0
+    maxima: int = 1
 
     def __str__(self) -> str:
         if self.fallen:
@@ -37,10 +39,11 @@ class Verdict(NamedTuple):
             return f"{gone}; {self.left:.2g} to {self.most:.2g} nats are left here"
         if self.why:
             return f"cannot tell, because {self.why}"
+        which = f"the highest of {self.maxima} maxima found" if self.maxima > 1 else "a maximum"
         if self.trusted and self.most < LEAST_SAID:
-            return f"within {LEAST_SAID} nats of a maximum"
+            return f"within {LEAST_SAID} nats of {which}"
         if self.trusted:
-            return f"within {self.left:.2g} nats of a maximum (at most {self.most:.2g})"
+            return f"within {self.left:.2g} nats of {which} (at most {self.most:.2g})"
         return f"not at a maximum: {self.left:.2g} to {self.most:.2g} nats are left"
 
     def since(self, began: float, ended: float, error: float = 0.0) -> "Verdict":
