@@ -114,3 +114,40 @@ def test_chances_at_their_boundary_play_a_part(seed):
     assert float(jnp.abs(result.model.items).max()) > 10
     assert result.verdict.idle == 0
     assert result.verdict.trusted
+
+
+class Loose(Clusters):
+    """The same with a parameter that the model does not use."""
+
+    nothing: jax.Array
+
+
+def test_parameters_that_are_not_used_stay_where_they_are(key):
+    start = Loose(TOGETHER.logits, TOGETHER.means, TOGETHER.log_scale, jnp.array(3.0))
+    result = alws.fit(start, DATA, key=key, starts=3)
+    assert exact(result.model) > highest() - 0.1
+    assert result.model.nothing == 3.0
+
+
+class TwoSpreads(eqx.Module):
+    """Two clusters on the line, each with a spread of its own."""
+
+    means: jax.Array
+    log_scales: jax.Array
+
+    def sample(self, key):
+        first, second = jax.random.split(key)
+        z = jax.random.bernoulli(first).astype(int)
+        return z, self.means[z] + jnp.exp(self.log_scales[z]) * jax.random.normal(second)
+
+    def log_joint(self, z, x):
+        return jnp.log(0.5) + norm.logpdf(x, self.means[z], jnp.exp(self.log_scales[z]))
+
+
+@pytest.mark.filterwarnings("ignore:the fit should end at a maximum")
+def test_a_cluster_that_collapses_onto_equal_values_is_not_trusted(key):
+    x = np.random.default_rng(0).normal(size=60)
+    x[:4] = 0.7
+    start = TwoSpreads(jnp.array([0.0, 0.7]), jnp.array([0.0, -9.0]))
+    result = alws.fit(start, x, key=key, seconds=5)
+    assert not result.verdict.trusted

@@ -6,6 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 
+NOTHING = 1e-190
+"""The information below which a parameter plays no part in the model."""
+
+
 class Metric(NamedTuple):
     """A positive definite matrix for the information, as the eigenvectors of its scaled form."""
 
@@ -26,8 +30,12 @@ class Metric(NamedTuple):
 
 
 def metric(information: np.ndarray, least: np.ndarray, damping: float = 1e-6) -> Metric:
-    """Scale to a unit diagonal, which is not below `least`, damp, and decompose."""
-    unit = np.maximum(np.diag(information), least) ** -0.5
+    """Scale to a unit diagonal, which is not below `least`, damp, and decompose.
+
+    A parameter of which nothing is told, not even a least, has a unit of 0 and stays where it is.
+    """
+    told = np.maximum(np.diag(information), least)
+    unit = np.where(told > NOTHING, told, np.inf) ** -0.5
     scaled = unit[:, None] * information * unit
     values, vectors = np.linalg.eigh(scaled)
     return Metric(unit, vectors, np.abs(values) + damping)

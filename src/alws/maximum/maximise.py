@@ -599,7 +599,7 @@ class Climber:
         """−∇² log p̂ in place of the scores' second moments, where parameters are few."""
         unit = 0.03 * self.metric["complete"].unit
         columns = [
-            (evaluate(self.theta - u)[1] - evaluate(self.theta + u)[1]) / (2 * h)
+            (evaluate(self.theta - u)[1] - evaluate(self.theta + u)[1]) / (2 * h) if h else u
             for h, u in zip(unit, np.diag(unit), strict=True)
         ]
         matrix = np.stack(columns)
@@ -875,8 +875,12 @@ class Climber:
         noise = m.noise(gs) / self.sets
         slope = max(self.promise(gs.mean(axis=0)) - m.noise(gs) / 4, 0.0)
         left = noise + min(self.last, slope)
-        most = 3 * noise + max(self.last, slope)
+        # Towards a boundary a parabola promises half of what is left; its curvature may be as wrong.
+        most = 3 * noise + max(self.last, 4 * slope)
+        rounded = self.lost_by_rounding()
+        left, most = left + rounded, most + 2 * rounded
         notes = {"noise": noise, "last": self.last, "slope": slope, "share": shares.mean()}
+        notes["rounded"] = rounded
         if self.room > 1:
             unseen = notes["unseen"] = self.unseen()
             left, most = left + unseen / 10, most + unseen
@@ -916,6 +920,13 @@ class Climber:
             self.log,
             self.began_at,
         )
+
+    def lost_by_rounding(self) -> float:
+        """The nats by which the model is less likely with parameters as long as they came."""
+        evaluate = self.evaluation([self.design()])
+        given, _ = ravel_pytree(jax.tree.map(_floating, eqx.filter(self.fitted(), eqx.is_inexact_array)))
+        lost = evaluate(self.theta)[0] - evaluate(np.asarray(given, np.float64))[0]
+        return float(max(lost, 0.0)) if np.isfinite(lost) else np.inf
 
     def idle(self) -> int:
         """How many parameters play no part any more: they may as well be where they began.

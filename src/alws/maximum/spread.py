@@ -78,8 +78,7 @@ def spread_starts(
     for i in range(number):
         base = bases[i % len(bases)]
         if i % MOVED == MOVED - 1:
-            climber.metric["complete"] = base.metric
-            theta = base.theta + FARTHEST_MOVE * _moved(base.metric, climber, rng)
+            theta = base.theta + FARTHEST_MOVE * _moved(climber, base, rng)
         else:
             theta = _from_seeds(climber, evaluate, base, rng)
         found.append(_risen(climber, theta, base.metric))
@@ -99,9 +98,9 @@ def _base(climber: Climber, theta: np.ndarray) -> Base | None:
     return Base(theta, climber.z, climber.metric["complete"])
 
 
-def _moved(metric: Metric, climber: Climber, rng: np.random.Generator) -> np.ndarray:
+def _moved(climber: Climber, base: Base, rng: np.random.Generator) -> np.ndarray:
     """A random direction, each parameter by about what one complete observation leaves of it."""
-    return climber.total**0.5 * metric.unit * rng.normal(size=climber.p)
+    return climber.total**0.5 * base.metric.unit * rng.normal(size=climber.p)
 
 
 def _complete(climber: Climber) -> Callable:

@@ -142,10 +142,11 @@ def _from_starts(
                 done.append(climber.run())
     elif done[0].verdict.trusted and _cheap(climber):
         done += _look_elsewhere(climber, first, done[0], rng)
-    maxima = distinct_maxima(done)
-    best = max(done, key=height)
+    began_at = done[0].began_at
+    done = [found for found in done if found.verdict.trusted] or done
+    maxima, best = distinct_maxima(done), max(done, key=height)
     verdict = best.verdict._replace(maxima=max(len(maxima), 1))
-    return best._replace(verdict=verdict, began_at=done[0].began_at), maxima
+    return best._replace(verdict=verdict, began_at=began_at), maxima
 
 
 def _cheap(climber: Climber) -> bool:
