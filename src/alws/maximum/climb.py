@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-
 NOTHING = 1e-190
 """The information below which a parameter plays no part in the model."""
 

@@ -257,7 +257,6 @@ class Climber:
     def begin_again(self, theta: np.ndarray) -> None:
         """Start from other parameters, with what was compiled."""
         self.theta, self.at, self.began = np.asarray(theta), Standing(), process_time()
-        self.first, self.played = self.theta, np.zeros(self.p, bool)
         self.least, self.last, self.log = np.zeros(self.p), np.inf, []
         if self.latents is not None:
             self.choose()
@@ -875,7 +874,7 @@ class Climber:
         noise = m.noise(gs) / self.sets
         slope = max(self.promise(gs.mean(axis=0)) - m.noise(gs) / 4, 0.0)
         left = noise + min(self.last, slope)
-        # Towards a boundary a parabola promises half of what is left; its curvature may be as wrong.
+        # Towards a boundary a parabola promises half of what is left; curvatures are inexact.
         most = 3 * noise + max(self.last, 4 * slope)
         rounded = self.lost_by_rounding()
         left, most = left + rounded, most + 2 * rounded
@@ -924,7 +923,8 @@ class Climber:
     def lost_by_rounding(self) -> float:
         """The nats by which the model is less likely with parameters as long as they came."""
         evaluate = self.evaluation([self.design()])
-        given, _ = ravel_pytree(jax.tree.map(_floating, eqx.filter(self.fitted(), eqx.is_inexact_array)))
+        parameters = eqx.filter(self.fitted(), eqx.is_inexact_array)
+        given, _ = ravel_pytree(jax.tree.map(_floating, parameters))
         lost = evaluate(self.theta)[0] - evaluate(np.asarray(given, np.float64))[0]
         return float(max(lost, 0.0)) if np.isfinite(lost) else np.inf
 
