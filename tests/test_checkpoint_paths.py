@@ -188,24 +188,3 @@ def test_a_climb_goes_on_as_it_was_started_and_keeps_its_result_at_the_end(tmp_p
     with pytest.warns(RuntimeWarning, match=r"after the last step it raised RuntimeError\('full'"):
         kept = fit(None, chosen=True, callbacks=[fail])
     np.testing.assert_array_equal(kept.model.mean, whole.model.mean)
-
-
-class Spike(Normal):
-    """Half of the latents are 0: no points integrate them, and one observation is no regression."""
-
-    def sample(self, key):
-        z, x = super().sample(key)
-        there = jax.random.bernoulli(key)
-        return jnp.where(there, z, 0.0), x - jnp.where(there, 0.0, z)
-
-    def log_joint(self, z, x):
-        return jnp.where(z == 0, -0.9, -0.5 * z**2 - 1.8) - 0.5 * (x - self.mean - z) ** 2
-
-
-def test_a_fit_that_is_no_climb_says_that_it_wrote_no_checkpoint(tmp_path):
-    with pytest.warns(RuntimeWarning, match="c.npz was neither read nor written"):
-        alws.fit(
-            Spike(jnp.array(0.5)), DATA, key=jax.random.key(0), checkpoint=tmp_path / "c.npz",
-            seconds=1.0,
-        )  # fmt: skip
-    assert list(tmp_path.iterdir()) == []

@@ -116,6 +116,7 @@ class EarlyStopping:
     best: float = field(default=-np.inf, init=False)
     waited: int = field(default=0, init=False)
     recent: list[float] = field(default_factory=list, init=False)
+    told: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         at_least("patience", self.patience, 1)
@@ -126,6 +127,9 @@ class EarlyStopping:
 
     def __call__(self, report: Report) -> bool:
         if self.score is None:
+            if not math.isfinite(report.metrics["objective"]):
+                self._say_that_nothing_is_known()
+                return False
             self.recent = [*self.recent, report.metrics["objective"]][-self.window :]
             if len(self.recent) < self.window:
                 return False
@@ -147,6 +151,17 @@ class EarlyStopping:
         else:
             self.waited += 1
         return self.waited >= self.patience
+
+    def _say_that_nothing_is_known(self) -> None:
+        """Once a fit, that it has no objective."""
+        if not self.told:
+            self.told = True
+            warnings.warn(
+                "`EarlyStopping` needs an objective, and this fit, by regressed scores, has none: "
+                "it does not stop the fit. Give it `score`, such as a held-out log likelihood.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 class MetricsFile:
@@ -269,8 +284,10 @@ class ProgressBar:
     def __call__(self, report: Report) -> None:
         objective = report.metrics["objective"]
         left = report.metrics.get("left", math.inf)
-        told = f"J {objective:.4g}"
-        if math.isfinite(left):
+        told = f"J {objective:.4g}" if math.isfinite(objective) else ""
+        if math.isfinite(left) and not told:
+            told = f"about {left:.2g} nats left"
+        elif math.isfinite(left):
             told = f"log likelihood {objective:.2f}, about {left:.2g} nats left"
         self.progress.update(self.task, completed=report.step, told=told)
 

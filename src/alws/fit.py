@@ -564,10 +564,11 @@ def fit(
         log_prior: `log_prior(model)` is log p(θ) for the whole data set: the objective is
             Σ log p_θ(x) + log p(θ). It has nothing to do with a model's own `log_prior(z)`.
         batch_size: how many observations a step sees; all of up to 1024, 256 of more by default.
-        callbacks: each is called with a `Report` at the steps that are measured; one that returns
-            True stops the fit.
-        checkpoint: a file, written every `checkpoint_every` steps and at the end. A fit that
-            filters sequences or regresses scores writes none, and says so.
+        callbacks: each is called with a `Report` at the steps that are measured, from the first
+            start; one that returns True stops the fit.
+        checkpoint: a file, written every `checkpoint_every` steps and at the end. That of a fit
+            that filters sequences or regresses scores has its start and its end: one that was
+            killed begins again, and one that had ended is given back.
         checkpoint_every: 500 steps by default, or 10 rounds of a fit that chooses for itself.
         resume: go on from the checkpoint, bit for bit as if the fit had not stopped. Everything
             must be as it was when it was started, but for the values of the model's parameters,
@@ -763,10 +764,14 @@ def _judge(
 def _warn_of_verdict(result: Result) -> None:
     """Say so when a fit should not be trusted."""
     if not result.verdict.trusted:
+        remedy = (
+            "See `result.log` for what every round did; another start, more `seconds` or a model "
+            "on the data's own scale may help."
+        )
+        if result.verdict.of_model:
+            remedy = "Mend the model: no start and no settings make up for that."
         warnings.warn(
-            f"the fit should end at a maximum of the likelihood; {result.verdict}. See "
-            "`result.log` for what every round did; another start, more `seconds` or a model on "
-            "the data's own scale may help.",
+            f"the fit should end at a maximum of the likelihood; {result.verdict}. {remedy}",
             RuntimeWarning,
             stacklevel=4,
         )

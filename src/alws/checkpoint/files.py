@@ -127,9 +127,10 @@ def check_header(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
     Example: `check_header(path, {"steps": 2000, "data": fingerprint(data)})`.
     """
     found = header(path)
-    if "climb" in found:
+    if "climb" in found or "one go" in found:
+        kind = "a climb" if "climb" in found else "a fit that is made in one go"
         raise CheckpointError(
-            f"{path} must be the checkpoint of a fit by steps, got that of a climb. Resume without "
+            f"{path} must be the checkpoint of a fit by steps, got that of {kind}. Resume without "
             "`steps` and `settings`, as it was started, or give another path."
         )
     if found.get("format") != FORMAT:

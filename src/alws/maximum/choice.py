@@ -8,9 +8,9 @@ A model whose draws contradict its density is told so: no way of fitting it is r
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from jaxtyping import Array, Key, PyTree
 from alws.estimates import is_long
 from alws.maximum.filtered import climb_filtered
 from alws.maximum.maximise import (
-    CONTRADICTED,
     MOST_PARAMETERS,
-    NOTHING_TOLD,
     Found,
     NotIntegrable,
     Round,
+    Watch,
 )
+from alws.maximum.one_go import OneGo
 from alws.maximum.paths import climb_particles
 from alws.maximum.scoring import Scoring, impossible
 from alws.maximum.starts import Maxima, climb_likelihood
@@ -63,43 +63,53 @@ def find_maximum(
 
     Example: `found, maxima = find_maximum(model, data, key=jax.random.key(0))`.
     """
+    kept = OneGo(checkpoint, origin or {}, model)
+    if resume and (ended := kept.go_on()) is not None:
+        return ended
+    model, seen = kept.start, Watch(watch)
     asked: dict[str, Any] = {"key": key, "log_prior": log_prior, "seconds": seconds}
-    maxima, resumable = Maxima(), False
+    maxima = Maxima()
+    seen.before = kept.begin
     try:
-        filtered = _filtered(model, data, conditions, starts=starts, watch=watch, **asked)
+        filtered = _filtered(model, data, conditions, starts=starts, watch=seen, **asked)
         if filtered is not None:
             found, maxima = filtered
         elif is_long(model, data):
             found, maxima = climb_particles(
-                model, data, conditions, starts=starts, watch=watch, **asked
+                model, data, conditions, starts=starts, watch=seen, **asked
             )
         else:
+            seen.before = None
             found, maxima = climb_likelihood(
                 model,
                 data,
                 conditions=conditions,
                 starts=starts,
-                watch=watch,
+                watch=seen,
                 checkpoint=checkpoint,
                 checkpoint_every=checkpoint_every,
                 origin=origin,
-                resume=resume,
+                resume=resume and not kept.begun,
                 **asked,
             )
-            resumable = True
         reason = found.verdict.why
     except NotIntegrable as error:
         found, reason = None, str(error)
-    if reason and reason not in (CONTRADICTED, NOTHING_TOLD) and _scorable(model, data, conditions):
-        begun = model if found is None else found.model
-        scored = _scored(begun, data, conditions, reason, **{**asked, "seconds": seconds / 2})
+        seen.before = partial(kept.begin, after="a climb")
+    of_model = found is not None and found.verdict.of_model
+    other_way = bool(reason) and not of_model and not seen.stopped
+    if other_way and _scorable(model, data, conditions):
+        begun, less = model if found is None else found.model, {**asked, "seconds": seconds / 2}
+        scored = _scored(begun, data, conditions, reason, watch=seen, **less)
         if found is None:
             found = scored
         elif not math.isfinite(found.log_likelihood):  # there may be one where that ended
+            begun, found = scored.model, scored
             with suppress(NotIntegrable):
-                found, _ = climb_likelihood(
-                    scored.model, data, conditions=conditions, watch=watch, **asked
-                )
+                if not seen.stopped:
+                    found, _ = climb_likelihood(
+                        begun, data, conditions=conditions, watch=seen, **asked
+                    )
         elif scored.verdict.trusted and not _lower(
             scored.model, found, data, key, conditions, log_prior
         ):
@@ -109,8 +119,7 @@ def find_maximum(
     if found.log_likelihood < found.began_at:
         fallen = found.verdict.since(found.began_at, found.log_likelihood, found.error)
         found = found._replace(verdict=fallen)
-    if checkpoint is not None and not resumable:
-        _warn_of_no_checkpoint(checkpoint, found.method)
+    kept.end(found, maxima)
     return found, maxima
 
 
@@ -217,7 +226,7 @@ def _scored(
         verdict = verdict._replace(trusted=False, why=why)
     return Found(
         done.model, math.nan, math.nan, np.zeros(0), verdict, scoring.p,
-        f"{method}, because {reason}", len(done.log), done.log,
+        f"{method}, because {reason}", done.rounds, done.log,
     )  # fmt: skip
 
 
@@ -256,14 +265,3 @@ def _height(
     else:
         total = weighted_log_likelihood(model, data, key=key, conditions=conditions).each.sum()
     return float(total) + (0.0 if log_prior is None else float(log_prior(model)))
-
-
-def _warn_of_no_checkpoint(path: Path, method: str) -> None:
-    """Say that a fit made this way neither reads nor writes a checkpoint."""
-    warnings.warn(
-        f"a fit by {method} must be made in one go: the checkpoint {path} was neither read nor "
-        "written. It takes `seconds` of the processor from each start; give `steps` for a fit that "
-        "can be stopped and goes on.",
-        RuntimeWarning,
-        stacklevel=5,
-    )

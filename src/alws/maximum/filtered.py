@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Key, PyTree
 
 from alws.maximum.climb import climb, metric
-from alws.maximum.maximise import Found, NotIntegrable, Round
+from alws.maximum.maximise import Found, NotIntegrable, Round, Watch
 from alws.maximum.starts import SPREAD, Maxima, distinct_maxima, height
 from alws.maximum.verdict import Verdict
 from alws.state_space.filters import increments
@@ -54,7 +54,7 @@ def climb_filtered(
     log_prior: Callable[[Any], Array] | None = None,
     starts: int = 1,
     seconds: float = 120.0,
-    watch: Callable[[Round], bool] | None = None,
+    watch: Watch | None = None,
 ) -> tuple[Found, Maxima]:
     """Climb the log likelihood of some sequences, in float64, from one or several starts.
 
@@ -70,6 +70,9 @@ def climb_filtered(
     Example: `climb_filtered(model, x, None, find_filter(model, key), key=key)[0].verdict`.
     """
 
+    watch = watch or Watch()
+    before = watch.number
+
     def attempt(wide: bool) -> tuple[Found, Maxima]:
         with jax.enable_x64(wide or jnp.zeros(()).dtype == jnp.float64):
             data = _Sequences(model, x, given, kind, key, log_prior)
@@ -79,30 +82,32 @@ def climb_filtered(
     try:
         return attempt(True)
     except TypeError:  # the model's own code holds it to one precision
+        if watch.number > before:
+            raise
         return attempt(False)
 
 
-def _from_starts(
-    data: "_Sequences", starts: int, seconds: float, watch: Callable[[Round], bool] | None
-) -> list[Found]:
+def _from_starts(data: "_Sequences", starts: int, seconds: float, watch: Watch) -> list[Found]:
     """The climb from the start given, and those from starts around it and around where it led."""
     first, (found, end) = data.theta, _climb(data, data.theta, seconds, watch)
     for _ in range(MOST_RETURNS):
-        again = _returned(data, first, end)
-        if again is None or found.verdict.why:
+        if watch.stopped or found.verdict.why:
             break
-        better, where = _climb(data, again, seconds, None)
+        again = _returned(data, first, end)
+        if again is None:
+            break
+        better, where = _climb(data, again, seconds)
         if not better.log_likelihood > found.log_likelihood + 0.004 * data.p:
             break
         found, end = better._replace(began_at=found.began_at), where
     done = [found]
     rng = np.random.default_rng([*np.asarray(jax.random.key_data(data.key)).ravel().tolist(), 1])
     units = data.units(end) if starts > 1 else np.zeros(data.p)
-    for i in range(1, starts):
+    for i in range(1, 1 if watch.stopped else starts):
         data.placed, data.kind = None, data.kind._replace(values=data.first_values)
         away = SPREAD * units * rng.normal(size=data.p)
         with contextlib.suppress(NotIntegrable):
-            done.append(_climb(data, (end if i % 2 else first) + away, seconds, None)[0])
+            done.append(_climb(data, (end if i % 2 else first) + away, seconds)[0])
     return done
 
 
@@ -223,7 +228,7 @@ def _climb(
     data: _Sequences,
     theta: np.ndarray,
     seconds: float,
-    watch: Callable[[Round], bool] | None,
+    watch: Watch | None = None,
 ) -> tuple[Found, np.ndarray]:
     """Where a climb from θ ends, and θ there."""
     began, log, p = process_time(), [], data.p

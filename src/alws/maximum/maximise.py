@@ -24,6 +24,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 from scipy.stats import chi2
 
+from alws.maximum.agreement import Comparison
 from alws.maximum.climb import Metric, climb, metric
 from alws.maximum.counts import widened
 from alws.maximum.latents import (
@@ -106,6 +107,9 @@ FEW = 0.01
 SOUND = 0.3
 """The effective share from which on weighted points are as good as draws of the posterior."""
 
+COMMON = 100
+"""In how many draws scores of few values are above 0, and below 0, that tell of their mean."""
+
 MOST_SCORES = 2e7
 """The most numbers that scores of draws may hold."""
 
@@ -114,9 +118,18 @@ CONTRADICTED = (
     "or the support of a latent moves with a parameter"
 )
 
+DISAGREES = (
+    "the model's own draws contradict its density: given x, simulated z do not lie where "
+    "log p(z, x) puts them; compare the two term by term, such as for a prior or for weights that "
+    "are left out or exchanged"
+)
+
 NOTHING_TOLD = (
     "log p(z, x) does not depend on the parameters; check that the model's density uses them"
 )
+
+NO_FAULT = "time is up", "it was stopped"
+"""How a climb ends before its end of which the verdict can tell all the same."""
 
 DONE = "done"
 """How a climb ends that came to its end."""
@@ -144,6 +157,28 @@ class Round(NamedTuple):
     model: Any
     left: float = np.inf
     ended: bool = False
+
+
+class Watch:
+    """Who watches a fit: is told every round, numbered on over all its climbs, and may stop it.
+
+    Arguments:
+        see: is told of a round, and returns True to stop the fit.
+
+    Example: `Watch(print)`.
+    """
+
+    def __init__(self, see: Callable[[Round], Any] | None = None):
+        self.see, self.number, self.stopped = see, 0, False
+        self.before: Callable[[], None] | None = None
+
+    def __call__(self, seen: Round) -> bool:
+        if self.before is not None:
+            self.before()
+        self.number = max(self.number + 1, seen.number)
+        if self.see is not None and self.see(seen._replace(number=self.number)):
+            self.stopped = True
+        return self.stopped
 
 
 class Found(NamedTuple):
@@ -608,7 +643,7 @@ class Climber:
 
     # The loop ------------------------------------------------------------------------------------
 
-    def run(self, watch: Callable[[Round], bool] | None = None) -> Found:
+    def run(self, watch: Watch | None = None) -> Found:
         """Climb to the end; `watch` sees every round, and stops the climb by returning True.
 
         Where the points then miss modes of the posteriors, it goes on with points everywhere.
@@ -883,8 +918,9 @@ class Climber:
         if self.room > 1:
             unseen = notes["unseen"] = self.unseen()
             left, most = left + unseen / 10, most + unseen
+        missed, bias, apart = self.check_on_simulations(m)
         if self.dimension:
-            missed, bias = notes["missed"], notes["bias"] = self.check_on_simulations(m)
+            notes["missed"], notes["bias"] = missed, bias
             left, most = left + bias, most + 2 * bias
             if missed > MISSED and not why:
                 why = f"the points miss {missed:.0%} of the latents of simulated data"
@@ -893,19 +929,22 @@ class Climber:
             if shares.mean() < 0.01 and not why:
                 why = "a few points carry all the weight"
         self.say(f"verdict from { ({k: float(f'{v:.3g}') for k, v in notes.items()}) }")
-        sound = shares.mean() > SOUND and notes.get("missed", 0.0) < FEW
-        if not why and (self.contradicted() or (sound and notes.get("bias", 0.0) > self.p)):
+        sound, good = shares.mean() > SOUND and missed < FEW, why in ("", *NO_FAULT)
+        if good and (self.contradicted() or (sound and bias > self.p)):
             why = CONTRADICTED
+        elif good and apart and missed < FEW and self.is_apart_on_other_points():
+            why = DISAGREES
         if self.p > MANY:  # the curvature was not measured
             most = max(most, self.tolerance)
         if not why and not free:
             why = NOTHING_TOLD
-        if why in ("time is up", "it was stopped"):
+        of_model = why in (CONTRADICTED, DISAGREES, NOTHING_TOLD)
+        if why in NO_FAULT:
             why = ""
             left = max(left, min(slope, self.last))
             most = max(3 * left, 3 * slope, min(most, 10 * slope))
         trusted = bool(not why and most < 0.2 * free and not idle)
-        verdict = Verdict(float(left), float(most), trusted, why, idle=idle)
+        verdict = Verdict(float(left), float(most), trusted, why, idle=idle, of_model=of_model)
         error = float(fs.std(ddof=1) / self.sets**0.5)
         return Found(
             self.fitted(),
@@ -944,7 +983,8 @@ class Climber:
     def contradicted(self) -> bool:
         """Whether the scores of draws are plainly not 0 on average.
 
-        Scores of few distinct values do not count: rare events may be missing among the draws.
+        Scores of few distinct values count if many are above and many below 0: else rare events may
+        be missing among the draws.
         """
         n = int(np.clip(MOST_SCORES / self.p, 1000, DRAWS))
         first = jax.tree.map(lambda a: a[:n], (self.z, self.simulated))
@@ -953,7 +993,8 @@ class Climber:
         if (~s.any(axis=1)).mean() > FEW:
             return False
         off = np.abs(mean) > np.maximum(0.15, 10 / n**0.5) * deviation
-        return any(len(np.unique(s[:, i])) > n / 4 for i in np.flatnonzero(off))
+        many = ((s > 0).sum(axis=0) >= COMMON) & ((s < 0).sum(axis=0) >= COMMON)
+        return any(many[i] or len(np.unique(s[:, i])) > n / 4 for i in np.flatnonzero(off))
 
     def method(self) -> str:
         """How the posteriors were treated, in words."""
@@ -996,21 +1037,46 @@ class Climber:
         known, d = d >= 0, np.maximum(d, 0)
         c = (to_line(self.latents, rows) - self.grid.location) / self.grid.scale
         chosen = np.flatnonzero(known & np.isfinite(c).all(axis=1))
-        for i in range(min(10, -(-500 // self.size))):
+        for i in range(min(25, -(-(500 if self.dimension else 4000) // self.size))):
             at = np.resize(np.roll(chosen, -i * self.size), self.size)
             obs = jax.tree.map(lambda a: a[at], self.simulated)  # noqa: B023
             proposal = self.propose(self.theta, 2, 10, obs, self.unknown())[2]
             e = self.design()
+            if self.dimension == 0:
+                yield at, obs, proposal, e, np.zeros(self.size, bool)
+                continue
             far = np.asarray(self.machine.distance(proposal, c[at], d[at]))
             reach = (e[0] ** 2).sum(axis=-1).max(axis=1)
             yield at, obs, proposal, e, far > np.maximum(reach, 2 * chi2.ppf(0.999, self.dimension))
 
-    def check_on_simulations(self, m: Metric) -> tuple[float, float]:
-        """How many simulated z the points miss, and the nats of the scores' bias on simulated data.
+    def comparison(self) -> Comparison:
+        """Simulated latents, to be set beside the posteriors of their observations."""
+        assert self.latents is not None
+        rows = flat_rows(self.z)[:, self.latents.discrete]
+        return Comparison(self.z, position_of(np.asarray(self.grid.values), rows), self.room)
+
+    def is_apart_on_other_points(self) -> bool:
+        """Whether simulated latents do not lie where points of another style put them."""
+        if self.dimension == 0:
+            return True
+        before, compared = self.style, self.comparison()
+        self.style = "student" if before == "wide" else "wide"
+        for at, obs, proposal, e, _ in self.batches_of_simulations(1024):
+            compared.add(at, self.machine.place(self.theta, self.grid, obs, proposal, *e))
+        self.style = before
+        return compared.disagree()
+
+    def check_on_simulations(self, m: Metric) -> tuple[float, float, bool]:
+        """How many simulated z the points miss, the nats of the scores' bias on simulated data, and
+        whether simulated z do not lie where the points have their posteriors.
 
         Draws (z, x) at θ are exact posterior draws.
         """
-        assert self.latents is not None
+        compared = self.comparison()
+        if self.dimension == 0:
+            for at, obs, proposal, e, _ in self.batches_of_simulations(DRAWS):
+                compared.add(at, self.machine.place(self.theta, self.grid, obs, proposal, *e))
+            return 0.0, 0.0, compared.disagree()
         n = min(DRAWS, max(1024, 4 * self.p))
         first = jax.tree.map(lambda a: a[:n], (self.z, self.simulated))
         exact = np.asarray(self.machine.complete(self.theta, *first), np.float64)
@@ -1018,17 +1084,19 @@ class Climber:
         for at, obs, proposal, e, far in self.batches_of_simulations(n):
             outside.append(far)
             points = self.machine.place(self.theta, self.grid, obs, proposal, *e)
+            compared.add(at, points)
             score = np.asarray(self.machine.scores(self.theta, obs, points), np.float64)
             difference.append(np.where(np.isfinite(score), exact[at] - score, 0.0))
         missed, each = float(np.mean(outside)), np.concatenate(difference)
         number = min(len(each), n)
         z = each.mean(axis=0) / (each.std(axis=0) / number**0.5 + 1e-300)
         if np.abs(z).max() < 5:
-            return missed, 0.0
+            return missed, 0.0, compared.disagree()
         by_chance = m.noise(each) / number
         excess = self.total**2 * (m.nats(each.mean(axis=0)) - by_chance)
         spread = self.total**2 * by_chance * (2 / self.p) ** 0.5
-        return missed, float(excess if excess > 4 * spread else 0.0)
+        bias = float(excess if excess > 4 * spread else 0.0)
+        return missed, bias, compared.disagree()
 
 
 STYLES = ("student", "wide", "gaussian")

@@ -33,7 +33,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 
 from alws.maximum.climb import Metric
-from alws.maximum.maximise import Found, NotIntegrable, Round
+from alws.maximum.maximise import Found, NotIntegrable, Round, Watch
 from alws.maximum.starts import SPREAD, Maxima, distinct_maxima, height
 from alws.maximum.verdict import Verdict
 from alws.state_space.likelihood import combined
@@ -95,7 +95,7 @@ def climb_particles(
     log_prior: Callable[[Any], Array] | None = None,
     starts: int = 1,
     seconds: float = 120.0,
-    watch: Callable[[Round], bool] | None = None,
+    watch: Watch | None = None,
 ) -> tuple[Found, Maxima]:
     """Climb the log likelihood of sequences by particles, from one or several starts.
 
@@ -105,6 +105,9 @@ def climb_particles(
     Example: `climb_particles(model, x, None, key=key)[0].verdict`.
     """
 
+    watch = watch or Watch()
+    before = watch.number
+
     def attempt(wide: bool) -> tuple[Found, Maxima]:
         with jax.enable_x64(wide or jnp.zeros(()).dtype == jnp.float64):
             climb = _Climb(model, x, given, key, log_prior)
@@ -112,14 +115,16 @@ def climb_particles(
             done = [climb.run(seconds, watch)]
             end, units = climb.theta, climb.units() if starts > 1 else np.zeros(climb.p)
             rng = np.random.default_rng(climb.seed)
-            for i in range(1, starts):
+            for i in range(1, 1 if watch.stopped else starts):
                 climb.theta = (end if i % 2 else first) + SPREAD * units * rng.normal(size=climb.p)
-                done.append(climb.run(seconds, None))
+                done.append(climb.run(seconds, Watch()))
             return max(done, key=height), distinct_maxima(done)
 
     try:
         return attempt(True)
     except TypeError:  # the model's own code holds it to one precision
+        if watch.number > before:
+            raise
         return attempt(False)
 
 
@@ -294,27 +299,26 @@ class _Climb:
 
     def late(self, share: float = 1.0) -> bool:
         """Whether this share of the time is up."""
-        return self.stopped or process_time() - self.began > share * self.seconds
+        return self.watch.stopped or process_time() - self.began > share * self.seconds
 
     def say(self, *what: object) -> None:
         """Note what a round did."""
         self.log.append((round(process_time() - self.began, 2), *what))
 
-    def tell(self, seen: _Look, left: float) -> None:
+    def tell(self, seen: _Look, left: float, ended: bool = False) -> None:
         """Show a round to who watches."""
         self.number += 1
-        if self.watch is not None and self.data is self.whole:
-            found = Round(self.number, seen.height, self.fitted(), left)
-            self.stopped = bool(self.watch(found)) or self.stopped
+        if self.data is self.whole and not self.watch.stopped:
+            self.watch(Round(self.number, seen.height, self.fitted(), left, ended))
 
     # The fit -------------------------------------------------------------------------------------
 
     @np.errstate(over="ignore", invalid="ignore")  # where derivatives overflow no step is taken
-    def run(self, seconds: float, watch: Callable[[Round], bool] | None) -> Found:
+    def run(self, seconds: float, watch: Watch) -> Found:
         """Climb, average, judge, with more and more particles."""
         self.began, self.seconds, self.watch = process_time(), seconds, watch
         self.rng = np.random.default_rng([*self.seed, 2])
-        self.log, self.number, self.stopped, self.keep = [], 0, False, 1
+        self.log, self.number, self.keep = [], 0, 1
         self.information, particles = None, FEWEST
         start = self.see(particles)
         self.say(f"log likelihood {start.height:.2f} at the start, {start.dead} times unexplained")
@@ -323,7 +327,7 @@ class _Climb:
         while True:
             noise, here = self.climb(particles, here), None
             loud, passed = noise > LOUD * self.p, 0.0
-            if loud and particles < self.affordable(MORE * particles, 20):
+            if loud and not watch.stopped and particles < self.affordable(MORE * particles, 20):
                 particles *= MORE
                 continue
             finer = self.affordable(MORE * particles, 4)
@@ -347,6 +351,7 @@ class _Climb:
             sure = slope / max(found.worth, 1e-12)
             self.theta = self.theta + sure * self.metric.solve(found.gradient)
         bias = found.bias + tilt + passed / MORE**2
+        self.tell(found.seen[-1], noise + slope + bias, ended=True)
         return self.conclude(start, found.seen, (noise, slope, found.blur, bias, scatter), finer)
 
     def approach(self, start: _Look, particles: int) -> _Look:

@@ -35,6 +35,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from scipy.linalg import cho_factor, cho_solve
 
 from alws.features import Features, flatten
+from alws.maximum.maximise import Round, Watch
 from alws.maximum.verdict import Verdict
 from alws.model import (
     AnyModel,
@@ -376,6 +377,9 @@ RIDGES = (1e-3, 1e-7)
 LITTLE = 0.01
 """The least share of the complete information that regressed scores can be trusted with."""
 
+MANY = 100
+"""At one step of each so many parameters, or at every one, the information is decomposed."""
+
 MOST_PATHS = 50
 """The most parameters that a simulation is differentiated in."""
 
@@ -384,12 +388,16 @@ POSTERIOR = 64
 
 
 class Scored(NamedTuple):
-    """The model reached, the verdict, which regression was chosen and what every stage did."""
+    """The model reached, the verdict, which regression was chosen and what every stage did.
+
+    `rounds` is how often those who watch were told of it.
+    """
 
     model: Any
     verdict: Verdict
     chosen: str
     log: list[str]
+    rounds: int
 
 
 class Scoring:
@@ -402,6 +410,7 @@ class Scoring:
         conditions: one entry for each observation, or None.
         log_prior: log p(θ) for the whole data set.
         seconds: of the processor, the most that `run` takes.
+        watch: is told every tenth step, and the end, without a log likelihood; it may stop the fit.
 
     Example: `Scoring(model, data, key=jax.random.key(0)).run().model`.
     """
@@ -415,7 +424,9 @@ class Scoring:
         conditions: PyTree | None = None,
         log_prior: Callable[[Any], Array] | None = None,
         seconds: float = 60.0,
+        watch: Watch | None = None,
     ):
+        self.watch, self.rounds = watch or Watch(), 0
         theta, self.rest = eqx.partition(model, eqx.is_inexact_array)
         self.types = jax.tree.map(lambda a: a.dtype, theta)
         theta = jax.tree.map(lambda a: jnp.asarray(a, float), theta)
@@ -435,7 +446,6 @@ class Scoring:
         self.prior = jax.jit(jax.grad(prior)) if prior else None
         pairs = self.entries * (self.entries + 1) // 2 <= 500
         self.columns = Columns(pairs, 100, POSTERIOR, condition=self.some_conditions(POSTERIOR))
-        self.seen: Moments | None = None
         self.compiled = {}
         self.plan()
 
@@ -460,6 +470,21 @@ class Scoring:
     def spent(self) -> float:
         """Seconds of the processor so far."""
         return process_time() - self.began
+
+    def late(self, share: float) -> bool:
+        """Whether this share of the time is up, or the fit was stopped."""
+        return self.watch.stopped or self.spent() > share * self.limit
+
+    def tell(self, left: float, ended: bool = False) -> None:
+        """Show who watches where θ stands, with the nats left."""
+        if not self.watch.stopped:
+            self.rounds += 1
+            self.watch(Round(self.rounds, math.nan, self.fitted(), left, ended))
+
+    def fitted(self) -> Any:
+        """The model as it is now, its parameters as long as they came."""
+        whole = self.unravel(jnp.asarray(self.theta))
+        return eqx.combine(jax.tree.map(lambda a, t: a.astype(t), whole, self.types), self.rest)
 
     def plan(self) -> None:
         """The columns of each group and of each candidate, the simplest first."""
@@ -496,11 +521,7 @@ class Scoring:
 
     def look(self, posterior: bool = True, blocks: int = 1) -> list[Moments]:
         """Moments of fresh sleep samples at θ, a set for each block."""
-        begun = process_time()
-        runs = [self.one(posterior) for _ in range(blocks)]
-        if posterior:
-            self.slow = (process_time() - begun) / blocks
-        return runs
+        return [self.one(posterior) for _ in range(blocks)]
 
     def one(self, posterior: bool) -> Moments:
         """Moments of one block of fresh sleep samples."""
@@ -619,7 +640,7 @@ class Scoring:
 
     def first_choice(self) -> str:
         """The first regression; along the simulator's paths where scores tell too little."""
-        self.radius, self.held, self.runaways, self.slow, self.known = 0.5, self.theta, 0, 1.0, 0
+        self.radius, self.held, self.runaways, self.known = 0.5, self.theta, 0, 0
         name = self.choose()
         told = self.least_told > LITTLE
         if told or self.p > MOST_PATHS or self.conditioned:
@@ -654,18 +675,16 @@ class Scoring:
             for _ in range(3):
                 self.search(name)
                 better = self.choose()
-                if better == name or self.spent() > 0.5 * self.limit:
+                if better == name or self.late(0.5):
                     break
                 name, self.radius = better, max(self.radius, 0.2)
             self.average(name)
             verdict, name, noise = self.judge(name)
             self.say("verdict", verdict)
-            late = self.spent() > 0.7 * self.limit
-            if late or verdict.left < max(self.tolerance * self.p, noise):
+            if self.late(0.7) or verdict.left < max(self.tolerance * self.p, noise):
                 break
-        whole = self.unravel(jnp.asarray(self.theta))
-        fitted = jax.tree.map(lambda a, t: a.astype(t), whole, self.types)
-        return Scored(eqx.combine(fitted, self.rest), verdict, name, self.log)
+        self.tell(verdict.left, ended=True)
+        return Scored(self.fitted(), verdict, name, self.log, self.rounds)
 
     def verdict(self) -> Verdict:
         """The verdict on the model as it came, without a step."""
@@ -673,10 +692,8 @@ class Scoring:
 
     def steps(self, name: str, rate: float) -> Iterator[tuple]:
         """Endless (moments, fitted, metric, gradient), B averaged over the last 1/rate steps."""
-        posterior = self.slow < 0.1 or name.split()[0] in ("posterior", "all")
-        count, average, metric, lasted, nearest = 0, self.seen, None, [0.0, 1e-9], np.inf
-        if average is not None:
-            count = int(average.number / (BLOCK * self.size(name)))
+        posterior = name.split()[0] in ("posterior", "all")
+        count, average, metric, nearest = 0, None, None, np.inf
         far = False
         while True:
             m = pool(self.look(posterior, self.size(name)))
@@ -696,17 +713,14 @@ class Scoring:
             average = m if average is None else _mix(average, m, now)
             n = m.number * min(count + 1, 2 / rate - 1)
             count += 1
-            begun = process_time()
             fitted = Fitted(average._replace(number=n), *self.candidates[name])
-            if metric is None or count < 3 or lasted[0] < 0.3 * lasted[1]:
+            if metric is None or count < 3 or count % max(1, self.p // MANY) == 0:
                 metric = Metric(fitted, self.total, prior=self.slope())
-                lasted[0] += process_time() - begun
             distance = fitted.distance(m)
             far = distance > 10 * nearest + 20
             if count % 5 == 0 and distance < 2 * min(nearest, distance):
                 self.held, nearest = self.theta, min(nearest, distance)
             yield m, fitted, metric, metric.gradient(fitted, m)
-            lasted[1] += process_time() - begun
 
     def doubt(self, fitted: Fitted, m: Moments) -> float:
         """The noise of B in ĝ, in units of √I_c: below it no direction has its full length."""
@@ -714,7 +728,7 @@ class Scoring:
 
     def search(self, name: str) -> None:
         """Fisher's scoring in a trust region until the gradients of ten steps cancel into noise."""
-        last, recent, t = None, [], 0
+        last, recent, signal, t = None, [], np.inf, 0
         for t, (m, fitted, metric, g) in enumerate(self.steps(name, 0.2)):
             if not np.isfinite(g).all():
                 self.say("not finite at step", t)
@@ -738,7 +752,9 @@ class Scoring:
                     self.say("search", name, t, told, f"radius {self.radius:.3g}")
                 if t >= 14 and (signal < 2 * noise or signal < 0.1 * self.tolerance * self.p):
                     break
-            if self.spent() > 0.6 * self.limit:
+            if t % 10 == 9:
+                self.tell(signal)
+            if self.late(0.6):
                 break
         self.say("search", name, "ended at step", t, f"radius {self.radius:.3g}")
 
@@ -753,10 +769,11 @@ class Scoring:
             self.theta = self.theta + metric.basis @ step
             path.append(self.theta)
             recent = [*recent[-29:], m]
-            late = self.spent() > 0.8 * self.limit
+            late = self.late(0.8)
             if t >= 9 and (t % 10 == 9 or late):
                 gs = np.array([metric.gradient(fitted, r) for r in recent])
                 noise = metric.wobble(gs) / (2 * t / 3)
+                self.tell(noise)
                 if (t >= 29 and noise < 0.25 * self.tolerance * self.p) or late or t > 600:
                     break
         self.theta = np.mean(path[len(path) // 3 :], axis=0)

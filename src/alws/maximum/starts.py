@@ -13,7 +13,7 @@ from jaxtyping import Array, Key, PyTree
 
 from alws import checkpoint as checkpoints
 from alws.callbacks import Callback, ProgressBar, Report
-from alws.maximum.maximise import Climber, Found, NotIntegrable, Round
+from alws.maximum.maximise import Climber, Found, NotIntegrable, Round, Watch
 from alws.maximum.spread import spread_starts
 from alws.model import AnyModel
 from alws.validation import as_arrays
@@ -65,7 +65,7 @@ def climb_likelihood(
     log_prior: Callable[[Any], Array] | None = None,
     starts: int = 1,
     seconds: float = 120.0,
-    watch: Callable[[Round], bool] | None = None,
+    watch: Watch | None = None,
     checkpoint: Path | None = None,
     checkpoint_every: int = 10,
     origin: dict[str, Any] | None = None,
@@ -79,17 +79,14 @@ def climb_likelihood(
         model, data, key, conditions, log_prior: as `alws.fit` takes them, checked.
         starts: the first is the model as it is, the others lie around it and around its fit.
         seconds: of the processor, for each start.
-        watch: sees every round; a climb ends when it returns True.
+        watch: sees every round from the first start; it may stop the fit.
         checkpoint, checkpoint_every, origin, resume: a file that is written every so many rounds.
 
     Example: `climb_likelihood(model, data, key=jax.random.key(0))[0].log_likelihood`.
     """
 
-    rounds: list[int] = []
-
-    def see(seen: Round) -> bool:
-        rounds.append(seen.number)
-        return watch(seen) if watch is not None else False
+    watch = watch or Watch()
+    before = watch.number
 
     def attempt(wide: bool) -> tuple[Found, Maxima]:
         with jax.enable_x64(wide or jnp.zeros(()).dtype == jnp.float64):
@@ -97,13 +94,13 @@ def climb_likelihood(
                 model, data, key=key, conditions=conditions, log_prior=log_prior, seconds=seconds
             )
             return _from_starts(
-                climber, key, starts, see, checkpoint, checkpoint_every, origin or {}, resume
+                climber, key, starts, watch, checkpoint, checkpoint_every, origin or {}, resume
             )
 
     try:
         return attempt(True)
     except (TypeError, ValueError):
-        if rounds:  # it was not the precision
+        if watch.number > before:  # it was not the precision
             raise
         return attempt(False)
 
@@ -112,7 +109,7 @@ def _from_starts(
     climber: Climber,
     key: Key[Array, ""],
     starts: int,
-    watch: Callable[[Round], bool],
+    watch: Watch,
     checkpoint: Path | None,
     every: int,
     origin: dict[str, Any],
@@ -132,9 +129,11 @@ def _from_starts(
             _save(checkpoint, *climber.snapshot(), origin)
         return stop
 
-    done.append(climber.run(see))
+    done.append(climber.run(Watch(see)))
     rng = np.random.default_rng([*np.asarray(jax.random.key_data(key)).ravel().tolist(), 1])
-    if starts > 1:
+    if watch.stopped:
+        pass  # so were all further starts
+    elif starts > 1:
         tried = spread_starts(climber, first, TRIED * (starts - 1), rng)
         for other in tried[: starts - 1]:
             climber.begin_again(other.theta)
@@ -164,7 +163,7 @@ def _look_elsewhere(
     climber.begin_again(tried[0].theta)
     most = 2 * found.rounds + 10
     with suppress(NotIntegrable):
-        other = climber.run(lambda seen: seen.number > most)
+        other = climber.run(Watch(lambda seen: seen.number > most))
         if other.verdict.trusted and other.log_likelihood > found.log_likelihood + NEAR:
             return [other]
     return []

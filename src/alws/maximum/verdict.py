@@ -18,6 +18,7 @@ class Verdict(NamedTuple):
     parameters that play no part in what the fitted model simulates: the means of a cluster that has
     died out, say. Such a fit may be at a maximum, but other starts are likely to lead higher.
     `maxima` is of how many distinct maxima this is the highest, where other starts were tried.
+    `of_model` says that the reason is the model itself, and no other fit would be better.
 
     Example: `str(result.verdict)` is "within 0.3 nats of a maximum (at most 0.9)" or the like.
     """
@@ -29,6 +30,7 @@ class Verdict(NamedTuple):
     fallen: float = 0.0
     idle: int = 0
     maxima: int = 1
+    of_model: bool = False
 
     def __str__(self) -> str:
         if self.fallen:
