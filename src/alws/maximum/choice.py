@@ -17,10 +17,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Bool, Key, PyTree
 
 from alws.estimates import is_long
 from alws.maximum.filtered import climb_filtered
+from alws.maximum.influence import without_influence
 from alws.maximum.maximise import (
     MOST_PARAMETERS,
     Found,
@@ -67,7 +68,8 @@ def find_maximum(
     if resume and (ended := kept.go_on()) is not None:
         return ended
     model, seen = kept.start, Watch(watch)
-    asked: dict[str, Any] = {"key": key, "log_prior": log_prior, "seconds": seconds}
+    prior: dict[str, Any] = {"key": key, "log_prior": log_prior}
+    asked = {**prior, "seconds": seconds}
     maxima = Maxima()
     seen.before = kept.begin
     try:
@@ -119,6 +121,8 @@ def find_maximum(
     if found.log_likelihood < found.began_at:
         fallen = found.verdict.since(found.began_at, found.log_likelihood, found.error)
         found = found._replace(verdict=fallen)
+    verdict = _of_all_parameters(found.verdict, found.model, found.still, data, conditions, **prior)
+    found = found._replace(verdict=verdict)
     kept.end(found, maxima)
     return found, maxima
 
@@ -142,7 +146,8 @@ def judge(
 
     Example: `judge(result.model, start, data, key=jax.random.key(0)).left`.
     """
-    asked: dict[str, Any] = {"key": key, "log_prior": log_prior, "seconds": seconds}
+    prior: dict[str, Any] = {"key": key, "log_prior": log_prior}
+    asked = {**prior, "seconds": seconds}
     try:
         filtered = _filtered(model, data, conditions, **asked)
         if filtered is None and is_long(model, data):
@@ -163,14 +168,35 @@ def judge(
                 verdict = verdict.since(began, ended, error=1.0)
             return verdict
         with jax.enable_x64(True):
-            return Scoring(
-                model, data, key=key, conditions=conditions, log_prior=log_prior
-            ).verdict()
+            scoring = Scoring(model, data, conditions=conditions, **prior)
+            verdict = scoring.verdict()
+        return _of_all_parameters(verdict, model, scoring.still, data, conditions, **prior)
     gained = max(found.log_likelihood - found.began_at, 0.0)
     left, most = gained + found.verdict.left, gained + found.verdict.most
     verdict = Verdict(left, most, bool(most < 0.2 * found.free), "")
     verdict = found.verdict if found.verdict.why else verdict
+    verdict = _of_all_parameters(verdict, model, found.still, data, conditions, **prior)
     return verdict.since(began, found.began_at, found.error)
+
+
+def _of_all_parameters(
+    verdict: Verdict,
+    model: AnyModel,
+    still: Bool[np.ndarray, " p"],
+    data: PyTree[np.ndarray],
+    conditions: PyTree | None,
+    **prior: Any,
+) -> Verdict:
+    """The verdict, which says so if some parameters have no influence."""
+    told = (
+        ""
+        if verdict.of_model
+        else without_influence(model, data, still, conditions=conditions, **prior)
+    )
+    if not told:
+        return verdict
+    why = f"{verdict.why}; besides, {told}" if verdict.why else told
+    return verdict._replace(trusted=False, why=why, of_model=not verdict.why)
 
 
 def _filtered(
@@ -226,7 +252,7 @@ def _scored(
         verdict = verdict._replace(trusted=False, why=why)
     return Found(
         done.model, math.nan, math.nan, np.zeros(0), verdict, scoring.p,
-        f"{method}, because {reason}", done.rounds, done.log,
+        f"{method}, because {reason}", done.rounds, done.log, still=done.still,
     )  # fmt: skip
 
 

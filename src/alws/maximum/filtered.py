@@ -238,7 +238,7 @@ def _climb(
         raise NotIntegrable(nowhere)
     f, g, _ = data.evaluate(theta)
     began_at = f
-    number, observed, least = 0, np.eye(p), np.zeros(p)
+    number, observed, least, still = 0, np.eye(p), np.zeros(p), np.ones(p, bool)
     while number < ROUNDS and process_time() - began < seconds:
         number += 1
         if not (np.isfinite(f) and np.isfinite(g).all()):
@@ -246,7 +246,7 @@ def _climb(
             break
         s = data.scores(theta)
         rows = max(int((np.abs(s).sum(axis=1) > 0).sum()), 1)
-        observed = s.T @ s
+        observed, still = s.T @ s, still & ~s.any(axis=0)
         least = np.maximum(np.diag(observed), 0.1 * least) + 1e-200
         if last < 20 * tolerance and p <= MANY:
             exact = data.curvature(theta, least**-0.5)
@@ -294,7 +294,9 @@ def _climb(
     exact_ = "" if data.kind.kind == "grid" else "exact "
     method = f"the {exact_}likelihood of {NAMES[data.kind.kind]}"
     model, each = data.fitted(theta), data.sums(theta)
-    found = Found(model, float(f), data.error, each, verdict, p, method, number, log, began_at)
+    found = Found(
+        model, float(f), data.error, each, verdict, p, method, number, log, began_at, still
+    )
     return found, theta
 
 

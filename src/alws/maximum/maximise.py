@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 from scipy.stats import chi2
 
 from alws.maximum.agreement import Comparison
@@ -185,7 +185,8 @@ class Found(NamedTuple):
     """The model reached, its log likelihood with the error the points leave, and the verdict.
 
     `each` has log p(x_m) of every observation, `began_at` the log likelihood at the start; `method`
-    says how the posteriors were treated, `log` what every round did.
+    says how the posteriors were treated, `log` what every round did. `still` marks the entries of θ
+    that never had a slope.
     """
 
     model: Any
@@ -198,6 +199,7 @@ class Found(NamedTuple):
     rounds: int
     log: list
     began_at: float = -np.inf
+    still: Bool[np.ndarray, " p"] = np.zeros(0, bool)
 
 
 class Standing(NamedTuple):
@@ -259,6 +261,7 @@ class Climber:
         self.room, self.least, self.last, self.at = 0, np.zeros(self.p), np.inf, Standing()
         self.played, self.silent = np.zeros(self.p, bool), np.zeros(self.p, bool)
         self.first, self.began_at = self.theta, -np.inf
+        self.still = np.ones(self.p, bool)
         self.counted: bool | None = None
         self.everywhere = False
 
@@ -565,6 +568,7 @@ class Climber:
         self.silent = self.played & ~active
         points = self.place(self.theta, self.propose(self.theta)[2], self.design())
         told = self.total * self.squares_given_data(points, n)
+        self.still &= (np.diag(whole) == 0) & (told == 0)
         drawn = np.maximum(np.diag(whole), 1e-300)
         median = np.ma.median(np.ma.masked_equal(s**2, 0), axis=0)
         squares = self.total * np.ma.filled(median, 0.0)
@@ -957,6 +961,7 @@ class Climber:
             self.at.number,
             self.log,
             self.began_at,
+            self.still,
         )
 
     def lost_by_rounding(self) -> float:

@@ -195,7 +195,7 @@ class _Climb:
         self.run_in: Array | None = None
         self.each = np.inf
         self.seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
-        self.tolerance = 0.01 * self.p
+        self.tolerance, self.still = 0.01 * self.p, np.ones(self.p, bool)
         prior = (lambda t: log_prior(self.at(t))) if log_prior else (lambda t: 0.0 * t.sum())
         self.prior = jax.jit(lambda t: (prior(t), jax.grad(prior)(t), jax.hessian(prior)(t)))
 
@@ -223,6 +223,7 @@ class _Climb:
         key = jax.random.key(int(self.rng.integers(2**31)))
         found = self._several(at, self.data, self.run_in, key, jnp.asarray(self.keep), particles)
         heights, gradients, crossed, plain, increments, rows = jax.tree.map(np.asarray, found)
+        self.still &= ~gradients.any(axis=(0, 1))
         value, slope, bend = jax.tree.map(np.asarray, self.prior(at))
         share = increments.size / (REPEATS * self.size)
         self.each = min(self.each, (process_time() - began) / (particles * share))
@@ -549,7 +550,7 @@ class _Climb:
         value = float(values.sum()) + seen[0].prior
         return Found(
             self.fitted(), value, error, values, verdict, self.p, method, self.number, self.log,
-            start.height,
+            start.height, self.still,
         )  # fmt: skip
 
 

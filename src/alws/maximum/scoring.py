@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 from scipy.linalg import cho_factor, cho_solve
 
 from alws.features import Features, flatten
@@ -390,7 +390,8 @@ POSTERIOR = 64
 class Scored(NamedTuple):
     """The model reached, the verdict, which regression was chosen and what every stage did.
 
-    `rounds` is how often those who watch were told of it.
+    `rounds` is how often those who watch were told of it, `still` marks the entries of θ that never
+    had a score.
     """
 
     model: Any
@@ -398,6 +399,7 @@ class Scored(NamedTuple):
     chosen: str
     log: list[str]
     rounds: int
+    still: Bool[np.ndarray, " p"]
 
 
 class Scoring:
@@ -432,6 +434,7 @@ class Scoring:
         theta = jax.tree.map(lambda a: jnp.asarray(a, float), theta)
         flat, self.unravel = ravel_pytree(theta)
         self.theta, self.p = np.asarray(flat, np.float64), flat.size
+        self.still = np.ones(self.p, bool)
         self.began, self.limit = process_time(), seconds
         self.tolerance, self.log = 0.02, []
         self.conditioned = conditions is not None
@@ -540,6 +543,7 @@ class Scoring:
                 self.theta, key, frame, self.data, self.share, self.some_conditions(BLOCK)
             ),
         )
+        self.still &= np.diag(found.s_s) == 0
         return found
 
     def reframe(self) -> None:
@@ -684,7 +688,7 @@ class Scoring:
             if self.late(0.7) or verdict.left < max(self.tolerance * self.p, noise):
                 break
         self.tell(verdict.left, ended=True)
-        return Scored(self.fitted(), verdict, name, self.log, self.rounds)
+        return Scored(self.fitted(), verdict, name, self.log, self.rounds, self.still)
 
     def verdict(self) -> Verdict:
         """The verdict on the model as it came, without a step."""
