@@ -76,6 +76,8 @@ def fit(folder: str, kind: str, inside: str = "", number: int = 0) -> None:
     if inside:
         wait_inside(inside, number)
     path = Path(folder) / "checkpoint.npz"
+    if not path.exists():  # it begins anew; what was killed before its first checkpoint goes
+        (Path(folder) / "metrics.jsonl").unlink(missing_ok=True)
     rng = np.random.default_rng(0)
     data = rng.normal(size=(40, 1)) + rng.normal(size=(40, 3))
     small = alws.Settings(sleep_samples=40, validation_samples=10, measure_every=1)

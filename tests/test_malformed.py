@@ -968,12 +968,19 @@ def thrown(case) -> str:
 # Files --------------------------------------------------------------------------------------------
 
 
+class Content(bytes):
+    """A file's content, whose repr is short: hypothesis prints what it draws from."""
+
+    def __repr__(self) -> str:
+        return f"{len(self)} bytes"
+
+
 @cache
 def written(folder: Path, chosen: bool) -> tuple[bytes, list[np.ndarray]]:
     """A checkpoint's content, and what going on from it gives: of two steps, or of a climb."""
     path = folder / "written.npz"
     result = go_on(path, chosen, resume=False)
-    return path.read_bytes(), arrays(result)
+    return Content(path.read_bytes()), arrays(result)
 
 
 def go_on(path: Path, chosen: bool, resume: bool = True) -> alws.Result:

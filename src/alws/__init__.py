@@ -12,10 +12,11 @@ from alws.checkpoint import CheckpointError
 from alws.devices import enable_compilation_cache
 from alws.fit import PAPER, Prepared, Result, Settings, fit, prepare
 from alws.groups import Rows, groups
-from alws.model import Draws, ExponentialFamilyModel, Model, draw, log_joint, precision
+from alws.model import Draws, ExponentialFamilyModel, Model, precision
 from alws.natural_units import natural_units
 from alws.numpyro import UnsupportedProgram, from_numpyro
 from alws.results import expectation, log_likelihood, posterior_mode, standard_errors
+from alws.results.draws import draw, log_joint
 from alws.state_space import Given, StateSpace, sequences
 from alws.wake_sleep import ALWS_A, ALWS_F, Adapt
 

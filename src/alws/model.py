@@ -284,12 +284,20 @@ def draw(
     _check_simulator(model)
     check_key(key)
     at_least("number", number, 1)
+    check_number(number)
+    return replace_nonfinite(simulate(model, key, number, condition))
+
+
+def check_number(number: int) -> None:
+    """Refuse so many draws that they have no number each.
+
+    Example: `check_number(1000)`.
+    """
     if number >= MOST_DRAWS:
         raise ValueError(
             f"`number` must be below {MOST_DRAWS:,}, got {number:,}. Draw them in parts, each with "
             "a key of its own."
         )
-    return replace_nonfinite(simulate(model, key, number, condition))
 
 
 def precision(model: AnyModel) -> AbstractContextManager:

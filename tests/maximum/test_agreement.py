@@ -8,7 +8,7 @@ import pytest
 from jax.scipy.stats import norm, poisson
 
 import alws
-from alws.maximum.agreement import is_apart
+from alws.maximum.points import is_apart
 
 KEY = jax.random.key(0)
 

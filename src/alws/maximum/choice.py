@@ -64,14 +64,15 @@ def find_maximum(
 
     Example: `found, maxima = find_maximum(model, data, key=jax.random.key(0))`.
     """
-    kept = OneGo(checkpoint, origin or {}, model)
-    if resume and (ended := kept.go_on()) is not None:
-        return ended
-    model, seen = kept.start, Watch(watch)
+    kept, seen = None, Watch(watch)
+    if checkpoint is not None:
+        kept = OneGo(checkpoint, origin or {}, model)
+        if resume and (ended := kept.go_on()) is not None:
+            return ended
+        model, seen.before = kept.start, kept.begin
     prior: dict[str, Any] = {"key": key, "log_prior": log_prior}
     asked = {**prior, "seconds": seconds}
     maxima = Maxima()
-    seen.before = kept.begin
     try:
         filtered = _filtered(model, data, conditions, starts=starts, watch=seen, **asked)
         if filtered is not None:
@@ -91,13 +92,13 @@ def find_maximum(
                 checkpoint=checkpoint,
                 checkpoint_every=checkpoint_every,
                 origin=origin,
-                resume=resume and not kept.begun,
+                resume=resume and not (kept and kept.begun),
                 **asked,
             )
         reason = found.verdict.why
     except NotIntegrable as error:
         found, reason = None, str(error)
-        seen.before = partial(kept.begin, after="a climb")
+        seen.before = partial(kept.begin, after="a climb") if kept else None
     of_model = found is not None and found.verdict.of_model
     other_way = bool(reason) and not of_model and not seen.stopped
     if other_way and _scorable(model, data, conditions):
@@ -123,7 +124,8 @@ def find_maximum(
         found = found._replace(verdict=fallen)
     verdict = _of_all_parameters(found.verdict, found.model, found.still, data, conditions, **prior)
     found = found._replace(verdict=verdict)
-    kept.end(found, maxima)
+    if kept is not None:
+        kept.end(found, maxima)
     return found, maxima
 
 
@@ -188,14 +190,13 @@ def _of_all_parameters(
     **prior: Any,
 ) -> Verdict:
     """The verdict, which says so if some parameters have no influence."""
-    told = (
-        ""
-        if verdict.of_model
-        else without_influence(model, data, still, conditions=conditions, **prior)
-    )
-    if not told:
+    if verdict.of_model or not still.any():
         return verdict
-    why = f"{verdict.why}; besides, {told}" if verdict.why else told
+    fault, note = without_influence(model, data, still, conditions=conditions, **prior)
+    verdict = verdict._replace(unused=note)
+    if not fault:
+        return verdict
+    why = f"{verdict.why}; besides, {fault}" if verdict.why else fault
     return verdict._replace(trusted=False, why=why, of_model=not verdict.why)
 
 

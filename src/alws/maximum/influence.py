@@ -45,8 +45,12 @@ def without_influence(
     key: Key[Array, ""],
     conditions: PyTree | None = None,
     log_prior: Callable[[Any], Array] | None = None,
-) -> str:
-    """What to say of entries of θ that never had a slope; empty if there is nothing to be said.
+) -> tuple[str, str]:
+    """What to say of entries of θ that never had a slope: of whole arrays, and of parts of some.
+
+    An array without influence is a fault. A part of one may be meant so, as a loading that is known
+    to be 0 is; of a matrix that is used as a triangle nothing is said. Both are empty if there is
+    nothing to be said.
 
     Arguments:
         model: where a fit ended.
@@ -54,10 +58,10 @@ def without_influence(
         still: which entries never had a slope, of the parameters in one vector.
         key: for draws.
 
-    Example: `without_influence(model, data, np.array([True]), key=jax.random.key(0))`.
+    Example: `fault, note = without_influence(model, data, np.array([True]), key=key)`.
     """
     if not still.any():
-        return ""
+        return "", ""
     try:
         with jax.enable_x64(True):
             changes = _changes(model, data, still, key, conditions, log_prior)
@@ -66,18 +70,25 @@ def without_influence(
     never, not_here = (np.zeros(len(still), bool) for _ in range(2))
     for entry, how in changes.items():
         never[entry], not_here[entry] = how == "never", how == "not here"
-    told = []
-    if never.any():
-        told.append(
-            f"log p(z, x) does not depend on {_names(model, never)}, which stayed where it was; "
-            "check that the density uses it, or leave it out"
-        )
-    if not_here.any():
-        told.append(
-            f"log p(z, x) has no slope in {_names(model, not_here)} where it stands, and it stayed "
-            "there; start it elsewhere"
-        )
-    return "; ".join(told)
+    faults, notes = [], []
+    for which, what, remedy in (
+        (
+            never,
+            "does not depend on {}",
+            ", which stayed where it was; check that the density uses it, or leave it out",
+        ),
+        (
+            not_here,
+            "has no slope in {}",
+            " where it stands, and it stayed there; start it elsewhere",
+        ),
+    ):
+        arrays, parts = _names(model, which)
+        if arrays:
+            faults.append(f"log p(z, x) {what.format(_list(arrays))}{remedy}")
+        if parts:
+            notes.append(f"log p(z, x) {what.format(_list(parts))}")
+    return "; ".join(faults), "; ".join(notes)
 
 
 def _changes(
@@ -145,18 +156,30 @@ def _changes(
     return found
 
 
-def _names(model: AnyModel, entries: np.ndarray) -> str:
+def _names(model: AnyModel, entries: np.ndarray) -> tuple[list[str], list[str]]:
     """Where in the model these entries are: whole arrays by their names, others with an index."""
     leaves = jax.tree_util.tree_flatten_with_path(eqx.filter(model, eqx.is_inexact_array))[0]
-    names, start = [], 0
+    arrays, parts, start = [], [], 0
     for path, leaf in leaves:
         name = jax.tree_util.keystr(path)
         own = entries[start : start + leaf.size].reshape(leaf.shape)
         start += leaf.size
         if own.all() and leaf.size:
-            names.append(f"`{name}`")
-        else:
-            names += [f"`{name}{[int(i) for i in index]}`" for index in np.argwhere(own)]
+            arrays.append(f"`{name}`")
+        elif not _is_triangle(own):
+            parts += [f"`{name}{[int(i) for i in index]}`" for index in np.argwhere(own)]
+    return arrays, parts
+
+
+def _is_triangle(unused: np.ndarray) -> bool:
+    """Whether the entries are those of square matrices on one side of the diagonal."""
+    if unused.ndim < 2 or unused.shape[-1] != unused.shape[-2]:
+        return False
+    upper = np.triu(np.ones(unused.shape[-2:], bool), 1)
+    return any((unused == side).all() for side in (upper, upper.T))
+
+
+def _list(names: list[str]) -> str:
     more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
     return ", ".join(names[:MOST_TOLD]) + more
 

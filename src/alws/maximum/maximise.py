@@ -24,7 +24,6 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Key, PyTree
 from scipy.stats import chi2
 
-from alws.maximum.agreement import Comparison
 from alws.maximum.climb import Metric, climb, metric
 from alws.maximum.counts import widened
 from alws.maximum.latents import (
@@ -40,7 +39,7 @@ from alws.maximum.latents import (
     to_line,
     too_many,
 )
-from alws.maximum.points import Points, Proposal, Shape, build, design, lattice
+from alws.maximum.points import Comparison, Points, Proposal, Shape, build, design, lattice
 from alws.maximum.verdict import Verdict
 from alws.model import AnyModel, sample
 from alws.validation import at_least, one_of
@@ -635,7 +634,8 @@ class Climber:
 
     def measure_by_differences(self, evaluate: Callable[[np.ndarray], tuple]) -> None:
         """−∇² log p̂ in place of the scores' second moments, where parameters are few."""
-        unit = 0.03 * self.metric["complete"].unit
+        unit = self.metric["complete"].unit
+        unit = 0.03 * np.where(unit > 0, unit, 1.0)
         columns = [
             (evaluate(self.theta - u)[1] - evaluate(self.theta + u)[1]) / (2 * h) if h else u
             for h, u in zip(unit, np.diag(unit), strict=True)

@@ -23,17 +23,17 @@ PLAIN |= {"began_at": float}
 
 
 class OneGo:
-    """A fit in one go, and its file; without a path nothing is read or written.
+    """A fit in one go, and its file.
 
     Arguments:
-        path: the file, or None.
+        path: the file.
         origin: what the fit depends on.
         start: the model that it begins with; that of the file if it goes on.
 
     Example: `OneGo(path, origin, model).begin()`, and later `end(found, maxima)`.
     """
 
-    def __init__(self, path: Path | None, origin: dict[str, Any], start: Any):
+    def __init__(self, path: Path, origin: dict[str, Any], start: Any):
         self.path, self.origin, self.start = path, origin, start
         self.begun, self.other = False, ""
 
@@ -42,7 +42,6 @@ class OneGo:
 
         What it depends on must be what it was. Whether it is made in one go is not known yet.
         """
-        assert self.path is not None
         header = checkpoints.header(self.path)
         climbed = checkpoints.is_of_climb(self.path)
         if climbed or "one go" in header:
@@ -64,7 +63,6 @@ class OneGo:
             ) from error
 
     def _read(self, told: dict[str, Any]) -> tuple[Found, Maxima] | None:
-        assert self.path is not None
         number, said = told["observations"], told["found"]
         if type(number) is not int or not 0 <= 8 * number <= self.path.stat().st_size:
             raise ValueError(f"it says it holds {number!r} observations")
@@ -79,8 +77,10 @@ class OneGo:
         if said is None:
             return None
         verdict, nothing = Verdict(*said["verdict"]), Verdict(0.0, 0.0, False, "")
-        for name, value in [*zip(verdict._fields, verdict, strict=True), *said.items()]:
-            kind = PLAIN.get(name, type(getattr(nothing, name, [])))
+        kinds = [type(value) for value in nothing]
+        parts = [*zip(verdict._fields, verdict, kinds, strict=True)]
+        parts += [(name, value, PLAIN.get(name, list)) for name, value in said.items()]
+        for name, value, kind in parts:
             if type(value) is not kind:
                 raise ValueError(f"`{name}` must be like {kind()!r}, got {value!r:.50}")
         log = [e if isinstance(e, str) else tuple(e) for e in said["log"]]
@@ -118,8 +118,6 @@ class OneGo:
         self._save(found.model, np.asarray(found.each, float), said)
 
     def _save(self, model: Any, each: np.ndarray, said: dict[str, Any] | None) -> None:
-        if self.path is None:
-            return
         parts = {"start": self.start, "model": model}
         arrays = {name: eqx.filter(m, eqx.is_inexact_array) for name, m in parts.items()}
         told = {"found": said, "observations": len(each)}

@@ -18,6 +18,7 @@ class Verdict(NamedTuple):
     parameters that play no part in what the fitted model simulates: the means of a cluster that has
     died out, say. Such a fit may be at a maximum, but other starts are likely to lead higher.
     `maxima` is of how many distinct maxima this is the highest, where other starts were tried.
+    `unused` says of which parts of its arrays the density does not depend, if there are any.
     `of_model` says that the reason is the model itself, and no other fit would be better.
 
     Example: `str(result.verdict)` is "within 0.3 nats of a maximum (at most 0.9)" or the like.
@@ -31,8 +32,11 @@ class Verdict(NamedTuple):
     idle: int = 0
     maxima: int = 1
     of_model: bool = False
+    unused: str = ""
 
     def __str__(self) -> str:
+        if self.unused:
+            return f"{self._replace(unused='')}; {self.unused}"
         if self.fallen:
             ended = f"ended {self.fallen:.2g} nats below its start"
             return f"{ended}, {self._replace(fallen=0.0)}"

@@ -268,8 +268,20 @@ def expectation(
     check_cost(chosen, number)
     choose = regression is None
     with one_lapack_thread():
-        found, bad = _predict(f, number, choose, own, chosen, x, draw_key, condition)
+        found, bad, checked = _predict(f, number, choose, own, chosen, x, draw_key, condition)
     check_targets(f, latent, bad)
+    known, varied = checked
+    if not known:
+        raise ValueError(
+            "every draw from the model holds NaN or infinite numbers. Check `sample` and the "
+            "parameters."
+        )
+    if not varied:
+        raise ValueError(
+            "the model must draw another x for another key; all draws have the same, of which "
+            "nothing can be told. Take random numbers from `jax.random` and the key, or check the "
+            "parameters."
+        )
     return found
 
 
@@ -310,10 +322,12 @@ def _predict(
     x: PyTree,
     key: Key[Array, ""],
     condition: PyTree | None,
-) -> tuple[PyTree[Array], list[Array]]:
-    """The expectations, and for each leaf of f the number of draws where it is not finite."""
+) -> tuple[PyTree[Array], list[Array], tuple[Array, Array]]:
+    """The expectations, for each leaf of f the number of draws where it is not finite, and whether
+    any draws are finite, and their x differ."""
     held_out = max(number // 5, 2)
-    draws, _ = draw(model, key, number + held_out, condition)
+    draws, replaced = draw(model, key, number + held_out, condition)
+    varied = [(leaf != leaf[:1]).any() for leaf in jax.tree.leaves(draws.x)]
     values = jax.vmap(f)(draws.z)
     bad = [jnp.sum(~finite(leaf)) for leaf in jax.tree.leaves(values)]
     rows = jax.vmap(_flat)(values)
@@ -326,7 +340,11 @@ def _predict(
         predicted = _best(regression, sleep, targets, validation, truth, owner, x)
     else:
         predicted = regression.fit(sleep, x).predict(x, targets)
-    return jax.vmap(partial(_unflat, one))(predicted), bad
+    return (
+        jax.vmap(partial(_unflat, one))(predicted),
+        bad,
+        (replaced < number + held_out, jnp.stack(varied).any()),
+    )
 
 
 def _best(
