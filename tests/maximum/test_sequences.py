@@ -216,3 +216,15 @@ def test_a_climb_by_particles_ends_at_the_maximum_of_the_kalman_filter(kind, see
     left = gap(start, x, found.model)
     assert left < 0.05 * 3
     assert left < found.verdict.most
+
+
+def test_scores_that_overflow_end_a_climb_and_it_says_so(monkeypatch):
+    x = chain(50).sample(jax.random.key(5))[1][None]
+    start = numbers(Chain, 50, [1.0, 1.0], [0.0, 1.5])
+    kind = find_filter(start, jax.random.key(0))
+    monkeypatch.setattr(
+        "alws.maximum.filtered._Sequences.scores", lambda self, _: np.full((5, self.p), 1e200)
+    )
+    found, _ = climb_filtered(start, x, None, kind, key=jax.random.key(0), starts=2)
+    assert not found.verdict.trusted
+    assert "gradient is not finite" in found.verdict.why

@@ -202,6 +202,7 @@ class _Sequences:
         """The gradient of every increment."""
         return np.asarray(self._scores(theta, self.kind.values))
 
+    @np.errstate(over="ignore", invalid="ignore")
     def units(self, theta: np.ndarray) -> np.ndarray:
         """The standard deviation of each parameter as one time of a sequence leaves it."""
         s = self.scores(theta)
@@ -241,18 +242,20 @@ def _climb(
     number, observed, least, still = 0, np.eye(p), np.zeros(p), np.ones(p, bool)
     while number < ROUNDS and process_time() - began < seconds:
         number += 1
-        if not (np.isfinite(f) and np.isfinite(g).all()):
+        s = data.scores(theta)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = s.T @ s
+        if not (np.isfinite(f) and np.isfinite(g).all() and np.isfinite(squares).all()):
             why = "the data have no density under the model, or its gradient is not finite"
             break
-        s = data.scores(theta)
         rows = max(int((np.abs(s).sum(axis=1) > 0).sum()), 1)
-        observed, still = s.T @ s, still & ~s.any(axis=0)
+        observed, still = squares, still & ~s.any(axis=0)
         least = np.maximum(np.diag(observed), 0.1 * least) + 1e-200
         if last < 20 * tolerance and p <= MANY:
             exact = data.curvature(theta, least**-0.5)
             observed = exact if np.isfinite(exact).all() else observed
         m = metric(observed, 1e-6 * least, 1e-8)
-        scale = s.T @ s / rows
+        scale = squares / rows
 
         def length(move: np.ndarray, scale: np.ndarray = scale) -> float:
             return float(np.sqrt(max(move @ scale @ move, 0.0)))
@@ -282,7 +285,7 @@ def _climb(
         if ended or stop:
             why = "" if ended else "it was stopped"
             break
-    fine = p <= MANY and np.isfinite(f)
+    fine = p <= MANY and np.isfinite(f) and bool(least.all())
     exact = data.curvature(theta, least**-0.5) if fine else observed
     fine = np.isfinite(exact).all() and np.isfinite(g).all()
     m = metric(exact if fine else observed, 1e-6 * least, 1e-8)
