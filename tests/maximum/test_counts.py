@@ -9,8 +9,7 @@ from scipy.special import logsumexp
 from scipy.stats import binom, norm, poisson
 
 import alws
-from alws.maximum.counts import widened
-from alws.maximum.latents import describe, from_line, grid_of
+from alws.maximum.latents import describe, from_line, grid_of, widened
 
 
 class Animals(eqx.Module):

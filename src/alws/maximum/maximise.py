@@ -25,7 +25,6 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from scipy.stats import chi2
 
 from alws.maximum.climb import Metric, climb, metric
-from alws.maximum.counts import widened
 from alws.maximum.latents import (
     MOST_COMBINATIONS,
     Grid,
@@ -38,6 +37,7 @@ from alws.maximum.latents import (
     position_of,
     to_line,
     too_many,
+    widened,
 )
 from alws.maximum.points import Comparison, Points, Proposal, Shape, build, design, lattice
 from alws.maximum.verdict import Verdict
