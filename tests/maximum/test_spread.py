@@ -124,7 +124,8 @@ class Loose(Clusters):
 
 def test_parameters_that_are_not_used_stay_where_they_are(key):
     start = Loose(TOGETHER.logits, TOGETHER.means, TOGETHER.log_scale, jnp.array(3.0))
-    result = alws.fit(start, DATA, key=key, starts=3)
+    with pytest.warns(RuntimeWarning, match="does not depend on `.nothing`"):
+        result = alws.fit(start, DATA, key=key, starts=3)
     assert exact(result.model) > highest() - 0.1
     assert result.model.nothing == 3.0
 

@@ -38,9 +38,10 @@ def draw(
     condition = _numbers(condition)
     if not _is_traced(key):  # inside a compiled function it was checked, or is the user's own
         models.check_number(number)
-        shape_of_draw(model, key, condition)
-        if not _is_traced((model, condition)):
-            check_simulator(model, key, condition)
+        if not isinstance(condition, models.Pooled):  # those of a fit, whose model was checked
+            shape_of_draw(model, key, condition)
+            if not _is_traced((model, condition)):
+                check_simulator(model, key, condition)
     draws, replaced = models.draw(model, key, number, condition)
     if not _is_traced(replaced) and int(replaced) == number:
         raise ValueError(
@@ -65,7 +66,8 @@ def log_joint(
     if isinstance(model, type):
         _refuse_no_model(model)
     condition = _numbers(condition)
-    if isinstance(model, Simulator) or has_likelihood(model):
+    of_fit = isinstance(condition, models.Pooled)  # whose model was checked
+    if not of_fit and (isinstance(model, Simulator) or has_likelihood(model)):
         own = shape_of_draw(model, jax.random.key(0), condition)
         for name, given, drawn in (("z", z, own.z), ("x", x, own.x)):
             _check_like(name, given, drawn)
